@@ -156,7 +156,7 @@ def _chain(
 
 
 def _batch_codec(codec: Any) -> BatchCodec | None:
-    """What does the same as one of Zarr's own codecs; None for others, also for heirs of these."""
+    """The batch codec for one of Zarr's own codecs; None for others, even for subclasses."""
     from zarr.abc.codec import BytesBytesCodec
     from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 

@@ -1,1 +1,1 @@
-"""What CF attributes say about stored values: decoding, encoding, calendars; as in xarray."""
+"""CF attributes of stored values: decoding, encoding, calendars; as in xarray."""

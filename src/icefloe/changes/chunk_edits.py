@@ -109,7 +109,7 @@ class ChunkEdits:
         return alone + sum(waiting.nbytes for waiting in self._waiting())
 
     def take_pending(self) -> list[Waiting]:
-        """What waits for a pack, to be written; it can still be read and changed meanwhile.
+        """The chunks that wait for a pack, to be written; they can be read and changed meanwhile.
 
         Includes chunks that another caller took and has not settled: only one of them settles them.
         """

@@ -38,7 +38,7 @@ class ReadableNodes(NamedTuple):
 
 
 def compare_nodes(before: ReadableNodes, after: ReadableNodes) -> TransactionLog:
-    """What changed from one state to another."""
+    """The changes from one state to another."""
     old = {node.id: node for node in before.nodes}
     new = {node.id: node for node in after.nodes}
     created = [node for node in after.nodes if node.id not in old]

@@ -1,4 +1,4 @@
-"""What a fork of a session with uncommitted changes did itself. No I/O here.
+"""The own changes of a fork of a session with uncommitted changes. No I/O here.
 
 A fork begins with a copy of the session's changes. Merged back as a whole, these would undo what
 the session and other forks did since; so only the difference is merged, as in a merge of branches
@@ -52,7 +52,7 @@ class ChangesSince(Record, frozen=True, eq=False):
 def changes_since(
     earlier: ChangeSet, later: ChangeSet, cleared: Collection[NodeId] = ()
 ) -> ChangesSince:
-    """What `later` has done on top of `earlier`.
+    """The changes of `later` on top of `earlier`.
 
     Args:
         earlier: Changes without clears, pending chunks and linked manifests.

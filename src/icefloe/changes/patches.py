@@ -26,7 +26,7 @@ def patch(
     document_of: Callable[[Node], bytes],
     chunks_after: Callable[[ArrayNode], ArrayChunks | None],
 ) -> ChangeSet:
-    """What leads from one state to another, as the changes of a session on the first.
+    """The changes from one state to another, as those of a session on the first.
 
     Args:
         before: Nodes of the first state.

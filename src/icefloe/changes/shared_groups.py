@@ -41,7 +41,7 @@ def common_document(ours: bytes, theirs: bytes) -> bytes | None:
 
 
 def merged_document(ours: bytes, theirs: bytes) -> tuple[bytes, list[DocumentConflict]]:
-    """What both sides say about a group that both created, and where they contradict each other.
+    """The merged document of a group that both sides created, and its contradictions.
 
     There it has what they say; and their very bytes, if we have nothing to add.
     """

@@ -30,7 +30,7 @@ _SCHEMES: dict[type, set[str]] = {
 
 @cache
 def _secret() -> re.Pattern[str]:
-    """What the names of options have that no configuration may keep."""
+    """Parts of the names of options that must not be stored in a configuration."""
     return re.compile("key|secret|token|passw|credential|sas|authorization|cookie|header|sign")
 
 

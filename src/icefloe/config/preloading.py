@@ -76,7 +76,7 @@ class ManifestPreload(Section, tag=True, kw_only=True):
 
 
 class PreloadRule(msgspec.Struct, frozen=True, kw_only=True):
-    """What to fetch when a session starts, in whichever way it was configured.
+    """The manifests to fetch when a session starts, in whichever way they were configured.
 
     The defaults are those of the seed (R4-42, H-41). None is no limit.
     """

@@ -1,4 +1,4 @@
-"""What a repository and its sessions share: storage, format, settings, objects and history."""
+"""An open repository: storage, format, settings, objects and history, shared by its sessions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CHUNKS_AT_A_TIME = 16
 
 
 class VirtualAccess(Record, frozen=True):
-    """What the opener of a repository allows it to read outside of its own storage."""
+    """The external locations that a repository may read, with credentials."""
 
     authorizations: dict[str, Any]
     """Credentials, or None, by URL prefix of a virtual chunk container."""
@@ -48,7 +48,7 @@ class VirtualAccess(Record, frozen=True):
     def from_arguments(
         cls, authorizations: Mapping[str, Any] | None, config: RepositoryConfig | None
     ) -> VirtualAccess:
-        """What the arguments of `Repository.open` allow."""
+        """The access that the arguments of `Repository.open` allow."""
         containers = None if config is None else config.virtual_chunk_containers
         allowed = {
             prefix: None if _needs_no_secret(credential) else credential

@@ -83,7 +83,7 @@ def _describe_node(node: Node) -> dict[str, Any]:
 
 
 def describe_manifest(context: Context, manifest_id: ManifestId) -> dict[str, Any]:
-    """What a manifest holds of each array, without the references themselves.
+    """The content of a manifest by array, without the references.
 
     Raises:
         NotFoundError: If there is no such manifest.

@@ -68,7 +68,7 @@ class Compression(IntEnum):
 
 
 class Header(Record, frozen=True):
-    """What the first bytes of a metadata file say."""
+    """The header of a metadata file."""
 
     size: Literal[27, 39]
     client: str

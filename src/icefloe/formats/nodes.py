@@ -1,4 +1,4 @@
-"""What all generations read and check alike: nodes, their paths and their zarr.json documents."""
+"""Nodes, paths and zarr.json documents, which all generations read and check alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a generation of the format must answer: where is it, what bytes is it, how does a ref move.
+"""The interface of a generation of the format: keys, bytes, references.
 
 No I/O here but in `Refs`, which moves references through a storage.
 """
@@ -315,10 +315,10 @@ class Refs(Protocol):
         """Numbers of the newest states of all branches as they are listed: gaps hide none."""
 
     def tag_targets(self) -> dict[str, SnapshotId]:
-        """What all tags point to."""
+        """The snapshots that all tags name."""
 
     def tag(self, name: str) -> SnapshotId | None:
-        """What a tag points to."""
+        """The snapshot that a tag names."""
 
     def create_tag(self, name: str, snapshot_id: SnapshotId) -> Callable[[], None]:
         """Create a tag. Raises AlreadyExistsError, InvalidInputError for a bad name.
@@ -525,7 +525,7 @@ class SelfDescription(Protocol):
     """References that also describe the repository: version 2 of `icechunk`."""
 
     def updates(self) -> Iterator[Update]:
-        """What was done to the repository, newest first, as far as it can be found."""
+        """The log of operations, newest first, as far as it is stored."""
 
     def status(self) -> RepoStatus:
         """Whether the repository may be changed."""
@@ -624,7 +624,7 @@ class Generation(Record, frozen=True, kw_only=True, dict=True):
     """
 
     name: str
-    """What users call it."""
+    """The name, for users."""
     spec_versions: tuple[int, ...]
     """Versions of the files that can be written, the newest last."""
     spec_version: int

@@ -80,7 +80,7 @@ GENERATIONS: Mapping[str, Generation] = _Generations()
 
 
 def _candidates(storage: Storage | None = None) -> list[Generation]:
-    """What a storage is searched for, in this order.
+    """The generations that are looked for in a storage, in this order.
 
     Where reads are immediate, a check for its files shows which generations to import.
     """

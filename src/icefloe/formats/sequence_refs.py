@@ -82,7 +82,7 @@ def _is_readable(name: object, names: RefNames) -> bool:
 
 
 def folded(name: str) -> str:
-    """What names have in common that a file system may take for one."""
+    """The common form of names that a file system may take for one."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
@@ -130,7 +130,7 @@ class RefNames(Protocol):
     folder: str
     """The folder of all references, without a slash at its end."""
     branches_prefix: str
-    """What the keys of all files of branches start with."""
+    """The prefix of the keys of all files of branches."""
 
     def check(self, name: str, what: Literal["branch", "tag"]) -> None:
         """Raise InvalidInputError unless a reference of that name may be created."""
@@ -499,7 +499,7 @@ class SequenceRefs(RefDefaults):
     # --- tags
 
     def tag(self, name: str) -> SnapshotId | None:
-        """What a tag points to."""
+        """The snapshot that a tag names."""
         if not _is_readable(name, self._names):
             return None
         key = self._names.tag_key(name)
@@ -571,7 +571,7 @@ class SequenceRefs(RefDefaults):
         return self._names.list_tags(self._storage)
 
     def tag_targets(self) -> dict[str, SnapshotId]:
-        """What all tags point to."""
+        """The snapshots that all tags name."""
 
         def target(name: str) -> SnapshotId | None:
             key = self._names.tag_key(name)

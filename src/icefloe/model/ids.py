@@ -43,7 +43,7 @@ def decode_base32(text: str, size: int) -> bytes:
 
 
 NAME_MARK = b"\xff" * 15 + b"\xfe"
-"""What ids begin with that are names: as many bytes as no other id is longer than."""
+"""The prefix of ids that are names: as many bytes as the longest other id."""
 _MAX_NAME_BYTES = 1024
 
 

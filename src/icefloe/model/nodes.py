@@ -36,7 +36,7 @@ __all__ = [
 
 
 class _Stored(Record, frozen=True, kw_only=True):
-    """What arrays and groups have in common."""
+    """The common fields of arrays and groups."""
 
     id: NodeId
     path: str

@@ -55,7 +55,7 @@ def name(path: str) -> str:
 
 
 def child_prefix(path: str) -> str:
-    """What the paths of all descendants start with."""
+    """The prefix of the paths of all descendants."""
     return ROOT if path == ROOT else path + "/"
 
 

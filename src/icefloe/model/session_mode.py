@@ -1,4 +1,4 @@
-"""What a session may do."""
+"""The modes of sessions: read-only, writable."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class SessionMode(StrEnum):
-    """What a session may do; equal to its name.
+    """The mode of a session; equal to its name.
 
     `rearrange` exists for compatibility with the official package. Here every writable session can
     move nodes.

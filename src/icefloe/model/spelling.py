@@ -1,4 +1,4 @@
-"""What somebody may have meant who named something that does not exist."""
+"""Suggestions for names that do not exist: existing names that are spelled alike."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Move(Record, frozen=True):
 
 
 class TransactionLog(Record, frozen=True):
-    """What one commit changed, by node id (H-32).
+    """The changes of one commit, by node id (H-32).
 
     A node that was created and deleted by the same commit is nowhere. Creating a node does not
     count as updating it. Chunks that were set, replaced or deleted are all in `updated_chunks`.

@@ -1,4 +1,4 @@
-"""What the engine needs to know of a `zarr.json`; the document itself stays verbatim."""
+"""The parts of a `zarr.json` that the engine needs; the document itself stays verbatim."""
 
 from __future__ import annotations
 

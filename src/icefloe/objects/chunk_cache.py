@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from icefloe.objects.cache import ByteCache
 
 _ENTRY_BYTES = 256
-"""What an entry takes besides the bytes of its chunk."""
+"""The size of an entry besides the bytes of its chunk."""
 
 
 class ChunkCache:
@@ -94,7 +94,7 @@ class ChunkCache:
 
 
 class CachedRead:
-    """What of many chunks is kept, and what has to be read and is kept then."""
+    """The chunks that are cached, and those that must be read and are cached then."""
 
     def __init__(self, cache: ChunkCache, located: Sequence[Located]) -> None:
         """Look up all chunks of a request."""

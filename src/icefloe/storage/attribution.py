@@ -1,4 +1,4 @@
-"""What requests say of who sends them: the header User-Agent, for the access logs of a bucket."""
+"""Labels of requests: the header User-Agent, for the access logs of a bucket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the errors of obstore mean, as errors of icefloe, and which of them may pass.
+"""The errors of obstore as errors of icefloe, and which of them are worth a retry.
 
 obstore says more in the text of an error than in its class: the status of an answer, or the reason
 why there was none.

@@ -1,4 +1,4 @@
-"""What time it is for a storage: ages of objects are judged by its clock and never by ours."""
+"""The time by a storage's clock: ages of objects never depend on the local clock."""
 
 from __future__ import annotations
 

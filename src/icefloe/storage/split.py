@@ -178,7 +178,7 @@ def split_storage(
 
 
 def _store_root(state: Storage) -> str:
-    """What a state file says of where the data are."""
+    """The location of the data in a state file."""
     try:
         root = msgspec.json.decode(state.get(STATE_KEY), type=_Root).store_root
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""What a commit of a job says of the job: a property of the commit, and columns of `snapshots`."""
+"""The summary of a job in its commit: a property, and columns of the table `snapshots`."""
 
 from __future__ import annotations
 

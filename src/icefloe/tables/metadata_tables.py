@@ -159,7 +159,7 @@ def _history(repository: Repository, selector: SnapshotSelector) -> Iterator[Any
 
 
 def _transactions(repository: Repository, selector: SnapshotSelector) -> Iterator[Any]:
-    """What each commit changed, a row for each kind of change of each node."""
+    """The changes of each commit, a row for each kind of change of each node."""
     for info in _lines(repository, selector):
         if info.parent_id is None:
             continue

@@ -1,4 +1,4 @@
-"""What a scan reads: the columns, the selected cells and the chunks that they are in.
+"""The plan of a scan: the columns, the selected cells and the chunks that they are in.
 
 A plan is made once from a session and a request. It reads coordinates, but no variables.
 """
@@ -74,7 +74,7 @@ class TablePlan(Record, frozen=True, eq=False):
     needed: tuple[str, ...]
     """The columns to read: those to return, and those that the condition is about."""
     condition: conditions.Condition | None
-    """What is left of the condition after the axes were narrowed by it."""
+    """The rest of the condition, after the axes were narrowed by it."""
     axes: tuple[DimSelection, ...]
     coordinates: dict[str, Any]
     """The selected coordinate values of each dimension, as Arrow arrays."""

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 Region = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
 _ENCODING = ("_FillValue", "missing_value", "scale_factor", "add_offset")
-"""What xarray keeps beside the attributes of a variable, and Zarr among them."""
+"""Attributes in Zarr that xarray has in the encoding of a variable."""
 _SAME = ("data_type", "codecs", "chunk_grid", "fill_value")
-"""What references must share with the array that they are added to."""
+"""Members of its document that references must share with the array they are added to."""
 
 
 def write_virtual(

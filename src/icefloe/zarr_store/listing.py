@@ -142,7 +142,7 @@ def size_in(tree: Tree, array_path: str, folder: Coords) -> int:
 
 
 def _chunk_names(tree: Tree, path: str, array: ArrayMetadata) -> Iterable[str]:
-    """What an array's folder holds of its chunks."""
+    """The names of chunks in an array's folder."""
     if array.key_encoding == "default" and (array.key_separator == "/" or array.rank == 0):
         # Always, chunks or not: an array's folder looks the same before and after its first one.
         return ("c",)

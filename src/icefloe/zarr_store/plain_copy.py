@@ -29,7 +29,7 @@ _MAX_BYTES = 256 * 1024 * 1024
 
 
 class PlainCopy(Record, frozen=True):
-    """What was copied to a plain Zarr store."""
+    """The result of a copy to a plain Zarr store."""
 
     groups: int
     arrays: int

@@ -68,7 +68,7 @@ class SessionPort(Protocol):
         """All chunk references of an array as columns, batch by batch."""
 
     def status(self) -> Diff:
-        """What was changed so far."""
+        """The uncommitted changes."""
 
     def discard_changes(self, path: str | None = None) -> None:
         """Forget all uncommitted changes, or those of a node and of all below it."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Committer(NamedTuple):
-    """What every commit on a branch needs."""
+    """The common arguments of commits on branches."""
 
     context: Context
     default_metadata: dict[str, Any]

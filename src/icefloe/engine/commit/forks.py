@@ -27,7 +27,7 @@ class OverlapWarning(UserWarning):
 
 
 class ForkedChanges(Record, frozen=True, eq=False):
-    """What a fork changed."""
+    """The changes of a fork."""
 
     base_id: SnapshotId
     tip: LiveTip

@@ -146,7 +146,7 @@ def _take_apart(
 
 
 def _as_edits(files: MetadataFiles, node: ArrayNode, tile: LinkedTile) -> ChunkEdits:
-    """What a tile changed, without what it has of the base."""
+    """The changes of a tile, without the references that it has from the base."""
     chunks = linked_chunks(files, node, tile)
     coords = chunks.index.coords()
     rows = np.flatnonzero(tile.touched.find_many(coords) >= 0)

@@ -43,7 +43,7 @@ class Part(Record, frozen=True, eq=False):
 
 
 class WrittenManifests(Record, frozen=True, eq=False):
-    """What a commit did to the manifests."""
+    """The manifests of a commit that are new or replaced."""
 
     infos: list[ManifestFileInfo]
     refs: dict[NodeId, tuple[ManifestRef, ...]]
@@ -120,7 +120,7 @@ class ManifestWriter:
         ]
 
     def _jobs(self, planned: PlannedManifest[Part]) -> list[tuple[str, list[Part]]]:
-        """What goes into a planned manifest, or into several if it is an array to be split."""
+        """The content of a planned manifest, or of several if it is an array to be split."""
         parts = [item.content for item in planned.items]
         first = parts[0]
         node = self._node(first.node_id)
@@ -230,7 +230,7 @@ class ManifestWriter:
         ]
 
     def _taken_in_again(self, manifest_id: ManifestId) -> list[Part]:
-        """What a standing manifest holds, to be packed again.
+        """The content of a standing manifest, to be packed again.
 
         With it, all that an array has elsewhere which is not split any more.
         """

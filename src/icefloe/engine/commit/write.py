@@ -206,7 +206,7 @@ def touched_chunks(changes: ChangeSet, chunks: SnapshotChunks) -> dict[NodeId, C
 
 
 def uncommitted_diff(tree: WorkingTree) -> Diff:
-    """What the changes of a tree do to its snapshot."""
+    """The difference between a tree and its snapshot."""
     with tree.lock:
         log = tree.changes.log(touched_chunks(tree.changes, tree.chunks))
         return Diff(log, tree.snapshot.nodes, NodeTable.of(tree.changes.all_nodes()))

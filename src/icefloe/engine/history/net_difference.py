@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def net_difference(history: History, before: Snapshot, after: Snapshot) -> TransactionLog:
-    """What differs between any two snapshots, without what was changed and changed back.
+    """The difference between any two snapshots, without changes that were undone.
 
     Read from the logs if one descends from the other. Otherwise the two are compared, and chunks
     that a compaction moved do not count.

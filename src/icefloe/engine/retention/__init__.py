@@ -1,4 +1,4 @@
-"""What stays and what goes: leases, pins, announcements, expiry and garbage collection.
+"""Retention: leases, pins, announcements, expiry and garbage collection.
 
 One protocol without locks. `collection.py` has its rules G1 to G7, docs/explanation/retention.md
 the states of objects, leases, sessions and announcements, with who writes before whom reads.

@@ -29,7 +29,7 @@ COLLECTIONS_FOLDER = "maintenance/collections"
 
 
 class Announcement(msgspec.Struct):
-    """What a running collection may delete: some snapshots, and other objects by their age."""
+    """The objects that a running collection may delete: snapshots by id, others by age."""
 
     snapshots: list[str]
     cutoff_seconds: float

@@ -93,7 +93,7 @@ within minutes, the snapshot last, and by one clock."""
 
 
 class GCSummary(Report, frozen=True):
-    """What a garbage collection deleted, or would delete.
+    """The objects that a garbage collection deleted, or would delete.
 
     Examples:
         >>> from datetime import timedelta
@@ -294,7 +294,7 @@ class _Collection:
         return cutoff
 
     def _since(self, listed: _Listed, marks: Marks, first: datetime) -> _Listed:
-        """What was written from a moment on, which nothing that is much older refers to."""
+        """Objects written from a moment on, to which no much older object refers."""
         settled, _ = listed.objects[ObjectKind.SNAPSHOT].split(first - _REFERRED_LATER)
         marks.settled = {SnapshotId(each) for each in settled.each_id()}
         return listed.written_since(first)

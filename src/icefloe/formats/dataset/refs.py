@@ -111,12 +111,12 @@ class StateRefs(RefDefaults):
         return {branch: tip.sequence for branch, tip in self.tips().items()}
 
     def tag_targets(self) -> dict[str, SnapshotId]:
-        """What all tags point to."""
+        """The snapshots that all tags name."""
         state = self.read()
         return {} if state is None else state.tag_targets()
 
     def tag(self, name: str) -> SnapshotId | None:
-        """What a tag points to."""
+        """The snapshot that a tag names."""
         state = self.read()
         return None if state is None else state.tag(name)
 

@@ -190,7 +190,7 @@ class State:
         return {name: tip for name, tip in tips.items() if tip is not None}
 
     def tag_targets(self) -> dict[str, SnapshotId]:
-        """What all tags point to."""
+        """The snapshots that all tags name."""
         return {name: self._id(ref.id) for name, ref in self._refs.items() if ref.type == "tag"}
 
     def all_names(self) -> set[str]:
@@ -198,7 +198,7 @@ class State:
         return set(self._refs)
 
     def tag(self, name: str) -> SnapshotId | None:
-        """What a tag points to."""
+        """The snapshot that a tag names."""
         ref = self._refs.get(name)
         return None if ref is None or ref.type != "tag" else self._id(ref.id)
 

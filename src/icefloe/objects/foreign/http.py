@@ -74,7 +74,7 @@ class HttpSource:
         return byte_range.completed(self._ask(byte_range, _bytes_of))
 
     def status(self, location: Location) -> SourceStatus | None:
-        """What its server says of a file when asked for its first byte; None if there is none."""
+        """The status of a file, by a request for its first byte; None if there is no file."""
         return self._ask(VirtualRange(location, 0, 1), _status_of)
 
     def list(self, folder: Location) -> Iterator[ListedSource]:

@@ -97,7 +97,7 @@ class VirtualRange(msgspec.Struct, frozen=True):
 
 
 class SourceStatus(msgspec.Struct, frozen=True):
-    """What a store says of an object without giving its bytes."""
+    """The status of an object: size, etag and time of the last change."""
 
     size: int | None
     """Number of bytes; None if the server does not tell."""

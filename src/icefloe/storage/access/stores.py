@@ -45,7 +45,7 @@ class S3Options(msgspec.Struct):
     """Longest wait for the next bytes of an answer (60); 0 means forever."""
     requester_pays: bool = False
     checksum_algorithm: ChecksumAlgorithm | None = None
-    """What S3 verifies when it is written to, besides the checksums of icefloe."""
+    """The checksum that S3 verifies on writes, besides those of icefloe."""
 
 
 class ObjectStoreConfig:
