@@ -214,7 +214,8 @@ def test_phrases_to_avoid_are_avoided() -> None:
     """Some of those of CONTRIBUTING.md, which cannot be right in any context."""
     phrases = re.compile(
         r"\b(came by|for ever|(is|are) told|in the making|as ever|world is wrong|anew|if need be|"
-        r"goes on|puts right|all is well|what is there|for good|once more|lies at|under way|at last)\b"
+        r"goes on|puts right|all is well|what is there|for good|once more|lies at|under way|"
+        r"at last)\b"
     )
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     generated = "requirements.md"  # its rows are named after tests
