@@ -164,8 +164,11 @@ class Pictures:
     def enso(self, name: str, nino: xr.DataArray, soi: xr.DataArray) -> None:
         soi = soi.sel(time=slice("2006-01", "2010-12"))
         figure, axis = plt.subplots(figsize=(9, 3.8), layout="constrained")
-        axis.fill_between(nino.time.values, 0, nino.where(nino > 0, 0), color="#b2182b", alpha=0.6)
-        axis.fill_between(nino.time.values, 0, nino.where(nino < 0, 0), color="#2166ac", alpha=0.6)
+        for sign, colour in ((1, "#b2182b"), (-1, "#2166ac")):
+            axis.fill_between(
+                nino.time.values, 0, nino, where=sign * nino > 0, interpolate=True,
+                color=colour, alpha=0.6, lw=0,
+            )  # fmt: skip
         axis.plot(nino.time.values, nino.values, color="black", lw=1)
         axis.set_ylabel("Niño 3.4 anomaly, K")
         axis.set_ylim(-2.4, 2.4)

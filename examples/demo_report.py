@@ -155,7 +155,7 @@ class Report:
 
 
 def _is_number(text: str) -> bool:
-    return text[:1].isdigit() and len(text) < 14
+    return text[:1].isdigit() and len(text) < 14 and " to " not in text
 
 
 def _cell(tag: str, text: str, is_number: bool) -> str:
