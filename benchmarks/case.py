@@ -62,6 +62,8 @@ class Case:
             files. Without it, every peer prepares its own.
         against: Ratios are relative to the better of these peers.
         in_processes: Count the CPU time of the processes that the measuring one started, too.
+        counts: More figures, such as requests to a server; called before the operations, which
+            starts the count, and after them, with their number.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Case:
     prepared_by: str = ""
     against: tuple[str, ...] = OFFICIAL
     in_processes: bool = False
+    counts: Callable[[int], dict[str, float]] | None = None
 
     def parameters_for(self, *, quick: bool) -> Parameters:
         """The parameters of a full run, or of a quick one."""

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.request import urlopen
 from xml.sax.saxutils import escape
 
 if TYPE_CHECKING:
@@ -315,6 +316,12 @@ def start(delay_ms: float) -> str:
     atexit.register(stack.close)
     command = [sys.executable, "-m", "benchmarks.distant_bucket", str(port), str(delay_ms)]
     return stack.enter_context(server(command, port))
+
+
+def statistics(address: str) -> dict[str, int]:
+    """Requests and bytes since this was called last, and how many were in progress at a time."""
+    with urlopen(f"{address}/?statistics") as answer:
+        return dict(json.load(answer))
 
 
 if __name__ == "__main__":

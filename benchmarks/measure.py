@@ -56,11 +56,15 @@ def measure(case: Case, setting: Setting) -> dict[str, Any]:
     gc.collect()
     memory_before = peak_memory_mib()
     walls, cpus = [], []
-    for number in range(setting.parameters.get("operations", 1)):
+    operations = setting.parameters.get("operations", 1)
+    if case.counts is not None:
+        case.counts(operations)
+    for number in range(operations):
         wall, cpu = time.perf_counter(), cpu_seconds()
         case.run(state, number)
         walls.append(time.perf_counter() - wall)
         cpus.append(cpu_seconds() - cpu)
+    counted = {} if case.counts is None else case.counts(operations)
     combine = sum if case.report_total else statistics.median
     tenth = max(1, len(walls) // 10)
     return {
@@ -71,6 +75,8 @@ def measure(case: Case, setting: Setting) -> dict[str, Any]:
         "last_tenth_wall_seconds": statistics.median(walls[-tenth:]),
         "peak_memory_mib": peak_memory_mib(),
         "peak_memory_before_mib": memory_before,
+        "added_memory_mib": peak_memory_mib() - memory_before,
+        **counted,
     }
 
 

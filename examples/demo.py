@@ -42,7 +42,7 @@ ARCHIVES = (
     ("sst", "OSTIA, satellites and buoys: monthly sea surface temperature at the equator"),
     ("scenarios", "Unified Model: North America 1860 to 2099, emission scenarios A1B and E1"),
     ("ocean", "NEMO: sea surface temperature of three months on its own curvilinear grid"),
-    ("index", "Southern Oscillation Index: monthly air pressure differences since 1866"),
+    ("index", "Southern Oscillation Index: monthly, from the air pressure at Darwin since 1866"),
 )
 MADE_UP_ARCHIVES = (
     ("sst", "made up: monthly sea surface temperature at the equator"),
@@ -212,7 +212,7 @@ def next_delivery(
     archive.deliver([BROKEN, *archive.months[-2:]])
     archive.deliver([WRONG], version=2)
     report, again = story.run(chapters.second_delivery, spark, repo, archive.folder)
-    table_of_reports(story, [("/sst", report), ("/sst, once more", again)])
+    table_of_reports(story, [("/sst", report), ("/sst, again", again)])
     before, after = story.run(chapters.before_and_after, repo)
     pictures.before_and_after("before-after.png", before, after)
     story.figure(
@@ -242,8 +242,9 @@ def ask(story: Story, spark: Any, repo: icefloe.Repository, pictures: Pictures) 
     pictures.scenarios("scenarios.png", by_year)
     story.figure(
         "scenarios.png",
-        "Annual mean air temperature at 1.5 m over North America (15°N to 60°N), with its running "
-        "mean over a decade: two scenarios with a common past.",
+        "Annual mean air temperature at 1.5 m over North America and the seas around it (15°N to "
+        "60°N, 135°W to 45°W), with its running mean over 11 years: two scenarios with a common "
+        "past.",
     )
     pictures.warming("warming.png", chapters.opened(repo, "scenarios").air_temperature)
     story.figure(
@@ -273,8 +274,8 @@ def compute(story: Story, spark: Any, repo: icefloe.Repository, pictures: Pictur
     story.figure(
         "enso.png",
         "The Niño 3.4 index from these anomalies, and the Southern Oscillation Index (sign "
-        "reversed, five-month running mean), which comes from barometers: two independent "
-        "archives.",
+        "reversed, five-month running mean), which comes from the barometer at Darwin: two "
+        "independent archives.",
     )
 
 

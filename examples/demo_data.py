@@ -18,7 +18,8 @@ import numpy as np
 
 ATTRIBUTION = (
     "Contains public sector information licensed under the Open Government Licence: Met Office "
-    "model and satellite data from the package iris-sample-data, British Crown copyright 2018."
+    "model and satellite data from the package iris-sample-data, British Crown copyright 2018. "
+    "Southern Oscillation Index: K. E. Trenberth (1984), NCAR."
 )
 SYNTHETIC = (
     "SYNTHETIC DATA: the demo made it up, because the package iris-sample-data is not installed, "

@@ -111,15 +111,14 @@ class Pictures:
         for scenario, colour in COLOURS.items():
             axis.plot(by_year.index, by_year[scenario], color=colour, lw=0.7, alpha=0.45)
             axis.plot(smooth.index, smooth[scenario], color=colour, lw=2.2)
-            end = smooth[scenario].dropna()
             axis.annotate(
                 scenario,
-                (end.index[-1] + 1, end.iloc[-1]),
+                (by_year.index[-1] + 2, smooth[scenario].dropna().iloc[-1]),
                 color=colour,
                 weight="bold",
                 va="center",
             )
-        axis.set(xlabel="year", ylabel="area-weighted mean, °C", xlim=(1858, 2108))
+        axis.set(xlabel="year", ylabel="area-weighted mean, °C", xlim=(1858, 2116))
         axis.grid(alpha=0.25)
         self._save(figure, name)
 
@@ -165,8 +164,11 @@ class Pictures:
     def enso(self, name: str, nino: xr.DataArray, soi: xr.DataArray) -> None:
         soi = soi.sel(time=slice("2006-01", "2010-12"))
         figure, axis = plt.subplots(figsize=(9, 3.8), layout="constrained")
-        axis.fill_between(nino.time.values, 0, nino.where(nino > 0, 0), color="#b2182b", alpha=0.6)
-        axis.fill_between(nino.time.values, 0, nino.where(nino < 0, 0), color="#2166ac", alpha=0.6)
+        for sign, colour in ((1, "#b2182b"), (-1, "#2166ac")):
+            axis.fill_between(
+                nino.time.values, 0, nino, where=sign * nino > 0, interpolate=True,
+                color=colour, alpha=0.6, lw=0,
+            )  # fmt: skip
         axis.plot(nino.time.values, nino.values, color="black", lw=1)
         axis.set_ylabel("Niño 3.4 anomaly, K")
         axis.set_ylim(-2.4, 2.4)
@@ -174,7 +176,7 @@ class Pictures:
         other.spines.right.set_visible(True)
         smooth = soi.rolling(time=5, center=True).mean()
         other.plot(soi.time.values, -smooth.values, color="#1b7837", lw=1.8)
-        other.set_ylabel("-SOI (5 months), standard deviations", color="#1b7837")
+        other.set_ylabel("-SOI (five-month mean), standardised", color="#1b7837")
         other.set_ylim(-2.4, 2.4)
         axis.grid(alpha=0.25)
         self._save(figure, name)

@@ -36,15 +36,16 @@ h2 { margin: 3rem 0 .4rem; font-size: 1.35rem; color: #0b3c5d; border-top: 1px s
 .synthetic { background: #fdecea; border-left: 4px solid #c0392b; padding: .6rem 1rem; }
 .credit { font-size: .85rem; color: #5c6b78; }
 pre { background: #f5f7f9; padding: .8rem 1rem; border-radius: 6px; overflow-x: auto;
-      font-size: .82rem; line-height: 1.45; border-left: 4px solid #328cc1; }
+      font: .82rem/1.45 ui-monospace, monospace; border-left: 4px solid #328cc1; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
 td, th { padding: .3rem .9rem .3rem 0; text-align: left; vertical-align: top; }
 th { border-bottom: 2px solid #328cc1; white-space: nowrap; }
 td { border-bottom: 1px solid #e4eaef; }
-td.number { text-align: right; white-space: nowrap; }
+.number { text-align: right; white-space: nowrap; }
 figure { margin: 1.6rem 0; }
-figure img, figure svg { max-width: 100%; height: auto; display: block; }
+figure img { max-width: 100%; height: auto; }
+figure img, figure svg { display: block; }
 figcaption { font-size: .9rem; color: #3a4a59; margin-top: .4rem; }
 @media (max-width: 40rem) {
   body { font-size: 16px; } h1 { font-size: 1.6rem; }
@@ -55,7 +56,7 @@ figcaption { font-size: .9rem; color: #3a4a59; margin-top: .4rem; }
 @media print { pre { white-space: pre-wrap; } }
 """
 NEXT = (
-    ("docs/tutorial/files-to-sql.md", "the same with files of your own, step by step"),
+    ("docs/tutorial/files-to-sql.md", "the same with your own files, step by step"),
     ("docs/how-to/ingest.md", "ingest thousands of files: options, ensembles, long jobs"),
     ("docs/how-to/sql.md", "SQL that reads only what a query needs, and statements that write"),
     ("docs/how-to/branches.md", "branches, merges, conflicts"),
@@ -115,9 +116,14 @@ class Report:
         )
 
     def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        head = "".join(f"<th>{escape(cell)}</th>" for cell in headings)
-        lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-        self._parts.append(f'<div class="scroll"><table><tr>{head}</tr>{lines}</table></div>')
+        numeric = [all(map(_is_number, column)) for column in zip(*rows, strict=True)]
+
+        def line(tag: str, row: Sequence[str]) -> str:
+            cells = (_cell(tag, *each) for each in zip(row, numeric, strict=True))
+            return f"<tr>{''.join(cells)}</tr>"
+
+        lines = line("th", headings) + "".join(line("td", row) for row in rows)
+        self._parts.append(f'<div class="scroll"><table>{lines}</table></div>')
 
     def next_steps(self, command: str, viewer: Path) -> None:
         self._parts.append(highlight(command, BashLexer(), self._format))
@@ -148,6 +154,10 @@ class Report:
         return page
 
 
-def _cell(text: str) -> str:
-    is_number = text[:1].isdigit() and len(text) < 14
-    return f'<td class="number">{escape(text)}</td>' if is_number else f"<td>{escape(text)}</td>"
+def _is_number(text: str) -> bool:
+    return text[:1].isdigit() and len(text) < 14 and " to " not in text
+
+
+def _cell(tag: str, text: str, is_number: bool) -> str:
+    kind = ' class="number"' if is_number else ""
+    return f"<{tag}{kind}>{escape(text)}</{tag}>"

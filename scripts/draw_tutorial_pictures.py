@@ -51,7 +51,7 @@ def main() -> None:
             months, means, highest = zip(*line, strict=True)
             drawn = axis.plot(months, means, marker="o", label=f"{lat:.0f}°N, mean")
             axis.plot(months, highest, ls=":", color=drawn[0].get_color(), label="highest")
-        axis.set(xlabel="month", ylabel="temperature")
+        axis.set(xlabel="month", ylabel="temperature, K", xticks=(1, 2, 3))
         axis.legend(fontsize=8)
         figure.savefig(PICTURES / "tutorial-sql.png", dpi=110)
         os.chdir(ROOT)

@@ -30,9 +30,7 @@ PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 def make_repository(place: Path) -> icefloe.Repository:
     """Two appends, a tag, and a correction that was merged."""
     with xr.open_dataset(Path(iris_sample_data.path) / "A1B_north_america.nc") as source:
-        data = (
-            source[["air_temperature"]].reset_coords(drop=True).isel(latitude=slice(None, None, -1))
-        )
+        data = source[["air_temperature"]].reset_coords(drop=True)
     repo = icefloe.Repository.create(place)
     session = repo.writable_session("main")
     encoding = {"air_temperature": {"chunks": (20, 13, 17)}}

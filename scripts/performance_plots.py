@@ -57,15 +57,15 @@ def decades(values: list[float]) -> tuple[int, int]:
 
 def _opening(width: int, height: int, font_size: int) -> str:
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        f'{FONT} font-size="{font_size}">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" {FONT} font-size="{font_size}">'
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>'
     )
 
 
 def draw_bars(rows: list[Bars], against: str) -> str:
-    """Pairs of bars on a logarithmic axis."""
-    left, width, height = 470, 330, 44
+    """Pairs of bars on a logarithmic axis, each pair below its label: narrow screens show both."""
+    left, width, height = 10, 560, 58
     low, high = decades([value for row in rows for value in (row.ours, row.theirs)])
 
     def x(seconds: float) -> float:
@@ -73,35 +73,31 @@ def draw_bars(rows: list[Bars], against: str) -> str:
 
     bottom = 34 + height * len(rows)
     parts = [
-        _opening(860, bottom + 34, 13),
-        f'<rect x="470" y="8" width="12" height="12" fill="{OURS}"/>',
-        '<text x="487" y="19">icefloe</text>',
-        f'<rect x="550" y="8" width="12" height="12" fill="{THEIRS}"/>',
-        f'<text x="567" y="19">{escape(against)}</text>',
-        f'<text x="{left - 34}" y="{bottom + 18}" text-anchor="end" fill="#555555">',
+        _opening(640, bottom + 46, 13),
+        f'<rect x="10" y="8" width="12" height="12" fill="{OURS}"/>',
+        '<text x="27" y="19">icefloe</text>',
+        f'<rect x="90" y="8" width="12" height="12" fill="{THEIRS}"/>',
+        f'<text x="107" y="19">{escape(against)}</text>',
+        f'<text x="{left}" y="{bottom + 38}" fill="#555555">',
         "wall time (logarithmic; shorter is better)</text>",
     ]
     for decade in range(low, high + 1):
         at = x(10.0**decade)
+        anchor = "start" if decade == low else "middle"
         parts.append(
             f'<line x1="{at}" x2="{at}" y1="30" y2="{bottom}" stroke="#dddddd"/>'
-            f'<text x="{at}" y="{bottom + 18}" text-anchor="middle" fill="#555555">'
+            f'<text x="{at}" y="{bottom + 18}" text-anchor="{anchor}" fill="#555555">'
             f"{readable(10.0**decade)}</text>"
         )
     for number, row in enumerate(rows):
         top = 36 + height * number
-        parts.append(
-            f'<text x="{left - 10}" y="{top + 18}" text-anchor="end">{escape(row.case)}</text>'
-            if len(row.case) < 66
-            else f'<text x="{left - 10}" y="{top + 18}" text-anchor="end" '
-            f'textLength="{left - 20}" lengthAdjust="spacingAndGlyphs">{escape(row.case)}</text>'
-        )
-        for offset, seconds, colour in ((0, row.ours, OURS), (16, row.theirs, THEIRS)):
+        parts.append(f'<text x="{left + 4}" y="{top + 14}">{escape(row.case)}</text>')
+        for offset, seconds, colour in ((20, row.ours, OURS), (35, row.theirs, THEIRS)):
             length = round(x(seconds) - left, 1)
             parts.append(
                 f'<rect x="{left}" y="{top + offset}" width="{length}" '
-                f'height="13" fill="{colour}"/>'
-                f'<text x="{x(seconds) + 5:.1f}" y="{top + offset + 11}" font-size="11">'
+                f'height="12" fill="{colour}"/>'
+                f'<text x="{x(seconds) + 5:.1f}" y="{top + offset + 10}" font-size="11">'
                 f"{readable(seconds)}</text>"
             )
     return "\n".join([*parts, "</svg>"]) + "\n"

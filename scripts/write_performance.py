@@ -38,6 +38,10 @@ class Table(NamedTuple):
     bytes_and_memory: bool = False
     is_cpu_shown: bool = True
     is_compared: bool = True
+    is_counted: bool = False
+    """Requests, and how many were in progress at a time, instead of seconds."""
+    is_memory_added: bool = False
+    """With the memory that the operation added to the process."""
 
 
 HEADLINES = {
@@ -89,12 +93,17 @@ TABLES = {
         ("small-*-none", "small-*-zstd", "*-64k-*", "large-*"),
         others=(OLD, NEW, "zarr-local", "zarrs"),
     ),
+    "regions": Table(("region-*-none", "region-*-zstd"), others=(OLD, NEW, "tensorstore")),
     "manifests": Table((*AT_ONE_MILLION, "refs-*-1e7"), bytes_and_memory=True),
     "generations": Table(AT_ONE_MILLION, others=GENERATIONS[1:], is_compared=False),
     "branches-and-tags": Table(("references-*",)),
     "distance": Table(("distance-*",), ("icefloe",), is_cpu_shown=False),
+    "requests": Table(("distance-*",), ("icefloe",), is_compared=False, is_counted=True),
     "growth": Table(("growth-*",), others=(OLD, NEW, *GENERATIONS[1:])),
     "jobs": Table(("ingest-*", "rechunk-*"), others=(OLD,)),
+    "driver": Table(
+        ("driver-*",), ("icefloe",), others=(), is_compared=False, is_memory_added=True
+    ),
     "fill": Table(("fill-*",), ("icefloe",), others=("icefloe-loop",)),
     "tables": Table(
         ("tables-*",),
@@ -122,7 +131,20 @@ GROWTH = {
 def chosen(table: Table, measured: dict[str, Measured]) -> list[Measured]:
     """The kept cases of a table, by the order of its patterns, each once."""
     names = [name for pattern in table.cases for name in measured if fnmatch(name, pattern)]
-    return [measured[name] for name in dict.fromkeys(names)]
+    cases = [measured[name] for name in dict.fromkeys(names)]
+    return [case for case in cases if not table.is_counted or is_counted(case)]
+
+
+def is_counted(case: Measured) -> bool:
+    return any("requests" in values for values in case.peers.values())
+
+
+def requests_of(case: Measured, peer: str) -> str:
+    """How many requests, and how many of them at a time."""
+    count, at_a_time = (case.median(peer, each) for each in ("requests", "requests_at_a_time"))
+    if count is None or at_a_time is None:
+        return ""
+    return f"{count:,.0f}, {at_a_time:,.0f} at a time"
 
 
 def ours_in(table: Table, case: Measured) -> str:
@@ -193,6 +215,7 @@ def rows_of(name: str, measured: dict[str, Measured]) -> list[list[str]]:
     heading += ["bytes written: icefloe", "official", "peak memory: icefloe", "official"] * (
         table.bytes_and_memory
     )
+    heading += ["memory added"] if table.is_memory_added else []
     lines = [heading]
     for case in cases:
         peer = ours_in(table, case)
@@ -200,10 +223,11 @@ def rows_of(name: str, measured: dict[str, Measured]) -> list[list[str]]:
         line = [title if has_cpu(case) else f"{title} †"]
         # Where the ways to ask are columns, each stays in its own.
         mine = table.ours[0] if name == "tables" else peer
-        line += [
-            times(case, each, is_cpu_shown=table.is_cpu_shown) if each else ""
-            for each in (mine, *(each if each != mine else "" for each in others))
-        ]
+        for each in (mine, *(each if each != mine else "" for each in others)):
+            if table.is_counted:
+                line.append(requests_of(case, each))
+            else:
+                line.append(times(case, each, is_cpu_shown=table.is_cpu_shown) if each else "")
         if table.is_compared:
             line.append(ratios(case, peer, is_cpu_shown=table.is_cpu_shown))
         goal = goal_of(case.name)
@@ -212,6 +236,9 @@ def rows_of(name: str, measured: dict[str, Measured]) -> list[list[str]]:
             memory = [case.median(peer, "peak_memory_mib"), case.best("peak_memory_mib")]
             line += [size(case.median(peer, "written_bytes")), size(case.best("written_bytes"))]
             line += ["" if value is None else f"{value:,.0f} MiB" for value in memory]
+        if table.is_memory_added:
+            added = case.median(peer, "added_memory_mib")
+            line.append("" if added is None else f"{added:,.0f} MiB")
         lines.append(line)
     return lines
 

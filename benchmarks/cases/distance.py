@@ -23,6 +23,10 @@ DELAY_MS = 50
 VARIABLES, CHUNKS_OF_EACH, COMMITS, BRANCHES = 10, 4, 32, 21
 
 
+_STARTED: list[str] = []
+"""The bucket of this process: each measurement has its own."""
+
+
 class Place(NamedTuple):
     """A bucket, and how to create and open a repository in it."""
 
@@ -40,6 +44,7 @@ def far_away(setting: Setting) -> Place:
     else:
         import icechunk as library  # type: ignore[no-redef]
     url = distant_bucket.start(setting["delay_ms"])
+    _STARTED.append(url)
     address: dict[str, Any] = {
         "bucket": s3_server.BUCKET,
         "prefix": setting.folder.name,
@@ -57,6 +62,15 @@ def far_away(setting: Setting) -> Place:
         url,
         address,
     )
+
+
+def requests(operations: int) -> dict[str, float]:
+    """Requests of one operation since the last call, and how many were in progress at a time."""
+    counts = distant_bucket.statistics(_STARTED[-1])
+    return {
+        "requests": counts["requests"] / operations,
+        "requests_at_a_time": counts["most_at_once"],
+    }
 
 
 # --- operations on a small dataset
@@ -307,6 +321,7 @@ def _operation(
         start=start,
         parameters={"delay_ms": DELAY_MS, "operations": operations},
         quick={"delay_ms": 5, "operations": 1},
+        counts=requests,
     )
 
 
@@ -327,6 +342,7 @@ def _throughput(
             start=start,
             parameters=parameters,
             quick={"chunks": 20, "delay_ms": 5},
+            counts=requests,
         )
         for size, unit, parameters in (("large", "1 MiB", LARGE), ("small", "16 KiB", SMALL))
     ]
@@ -341,6 +357,7 @@ CASES = [
         start=far_away,
         parameters={"delay_ms": DELAY_MS},
         quick={"delay_ms": 5},
+        counts=requests,
     ),
     Case(
         name="distance-write-dataset",
@@ -350,6 +367,7 @@ CASES = [
         start=created,
         parameters={"delay_ms": DELAY_MS},
         quick={"delay_ms": 5},
+        counts=requests,
     ),
     _operation(
         "open-variable", "open, `open_zarr`, read one variable", open_and_read_one, with_dataset

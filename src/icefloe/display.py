@@ -158,7 +158,8 @@ class AncestryGraph:
             lines = [_without_colour(each) for each in lines if each]
             dots = [_without_colour(each) for each in dots]
         longest = max((len(_svg_text(row)) for row in self.rows), default=0)
-        size = f'width="{text_at + 7 * longest + 220}" height="{_ROW * len(self.rows)}"'
+        across, down = text_at + 7 * longest + 220, _ROW * len(self.rows)
+        size = f'width="{across}" height="{down}" viewBox="0 0 {across} {down}"'
         return "\n".join(
             [
                 f'<svg xmlns="http://www.w3.org/2000/svg" {size} {_SVG_FONT} {_INK}>',

@@ -113,7 +113,8 @@ def chunk_map(coords: npt.NDArray[np.integer[Any]], grid: Sequence[int]) -> Mark
         f'fill="#1f77b4" fill-opacity="{0.1 + 0.9 * count / most if count else 0.06:.2f}"/>'
         for (y, x), count in np.ndenumerate(counts)
     )
-    size = f'width="{counts.shape[1] * _SIDE}" height="{counts.shape[0] * _SIDE}"'
+    down, across = (_SIDE * count for count in counts.shape)
+    size = f'width="{across}" height="{down}" viewBox="0 0 {across} {down}"'
     label = f"{len(coords)} chunks of a grid of {' × '.join(map(str, grid)) or 'one'}"
     return Markup(
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{label}">'

@@ -148,7 +148,7 @@ class Repository:
         attribution: Attribution | None = None,
         generation: str = DEFAULT_GENERATION,
     ) -> Repository:
-        """Create a repository; if several clients try at the same time, one succeeds (R3-92).
+        """Create a repository; if several clients try at the same time, one succeeds.
 
         Args:
             storage: A storage, a URL or a path.
@@ -312,7 +312,7 @@ class Repository:
 
     @staticmethod
     def exists(storage: AnyStorage, storage_settings: StorageSettings | None = None) -> bool:
-        """Whether a location has a repository, that is, a branch `main` (R1-10).
+        """Whether a location has a repository, that is, a branch `main`.
 
         Args:
             storage: A storage, a URL or a path.
@@ -939,7 +939,7 @@ Repository.set_status makes it writable again
     def reset_branch(
         self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
     ) -> None:
-        """Point a branch to another snapshot, as the next entry of its sequence (H-22).
+        """Point a branch to another snapshot, as the next entry of its sequence.
 
         Args:
             branch: The branch.
@@ -1046,7 +1046,7 @@ Repository.set_status makes it writable again
         """Delete a tag of a repository of the generation `icechunk`; its name cannot be reused.
 
         Other generations raise an error: their specification says that tags cannot be deleted once
-        created (R1-25).
+        created.
         """
         from icefloe.engine.branches import refs
 

@@ -50,9 +50,9 @@ __all__ = ["ForkSession", "NotAStore", "Session", "TreeSession"]
 
 
 class NotAStore:
-    """What xarray asks of a store, on a class that is none: says what to pass instead.
+    """An attribute that xarray reads of stores: raises an error that names what to pass instead.
 
-    `xr.open_zarr(session)` would otherwise end in zarr's "Unsupported type for store_like".
+    Without it, `xr.open_zarr(session)` raises zarr's "Unsupported type for store_like".
     """
 
     def __init__(self, advice: str) -> None:

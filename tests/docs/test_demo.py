@@ -45,7 +45,7 @@ def test_demo_tells_its_story(demo: tuple[Path, str]) -> None:
         r"Quarantined: ostia-2008-06-v1\.nc is truncated \(\d+,\d+ of \d+,\d+ bytes\)",
         r"the repository with 2,311 references to them +\d\d\.\d kB",
         r"/sst +4 +0 +51 +0 +4\b",
-        r"/sst, once more +0 +0 +55 +0 +0\b",
+        r"/sst, again +0 +0 +55 +0 +0\b",
         r"1861 to 1890 +13\.8 +13\.8",
         r"2070 to 2099 +18\.3 +16\.3",
         r"Expectation not met: 308,934 of 419,904 values are outside of -2 to 40",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import tomllib
 from pathlib import Path
 
 import yaml
@@ -104,6 +105,34 @@ def test_measurements_are_renewed_case_by_case(tmp_path: Path) -> None:
     assert create.ratio("icefloe", "wall_seconds") is None
 
 
+def test_tables_show_requests_and_memory_where_they_were_measured() -> None:
+    def measured(name: str, title: str, **peers: dict[str, list[float]]) -> measurements.Measured:
+        about = {"date": "2026-01-01", "versions": {"icechunk": "1.1.21"}}
+        return measurements.Measured(name, title, ("icechunk",), {}, about, peers, {})
+
+    cases = {
+        case.name: case
+        for case in (
+            measured("distance-create", "create", icefloe={"wall_seconds": [0.4]}),
+            measured(
+                "distance-zarr-write-small",
+                "write",
+                icefloe={"wall_seconds": [1], "requests": [7, 9], "requests_at_a_time": [2, 2]},
+                icechunk={"wall_seconds": [2], "requests": [1010], "requests_at_a_time": [10]},
+            ),
+            measured("driver-2e4", "plan", icefloe={"wall_seconds": [2], "added_memory_mib": [40]}),
+        )
+    }
+    assert write_performance.rows_of("requests", cases) == [
+        ["case", "icefloe", "1.1.21"],
+        ["write †", "8, 2 at a time", "1,010, 10 at a time"],
+    ]
+    assert write_performance.rows_of("driver", cases) == [
+        ["case", "icefloe", "memory added"],
+        ["plan †", "2 s", "40 MiB"],
+    ]
+
+
 def test_the_navigation_lists_no_page_twice_and_none_that_is_missing() -> None:
     def pages(entry: object) -> list[str]:
         match entry:
@@ -118,6 +147,16 @@ def test_the_navigation_lists_no_page_twice_and_none_that_is_missing() -> None:
     listed = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
     assert len(listed) == len(set(listed))
     assert [page for page in listed if not (ROOT / "docs" / page).exists()] == []
+
+
+def test_the_architecture_page_shows_the_layers() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    block = (ROOT / "ARCHITECTURE.md").read_text().split("```text\n")[1].split("```")[0]
+    names = [line[:36].strip() for line in block.splitlines()]
+    shown = "\n".join(names).replace("|\n", "| ").splitlines()
+    layers = next(each["layers"] for each in contracts if each["name"] == "Layers point down")
+    assert shown == layers
 
 
 def test_the_link_checker_finds_what_is_broken(tmp_path: Path) -> None:
@@ -175,7 +214,8 @@ def test_phrases_to_avoid_are_avoided() -> None:
     """Some of those of CONTRIBUTING.md, which cannot be right in any context."""
     phrases = re.compile(
         r"\b(came by|for ever|(is|are) told|in the making|as ever|world is wrong|anew|if need be|"
-        r"goes on|puts right|all is well|what is there)\b"
+        r"goes on|puts right|all is well|what is there|for good|once more|lies at|under way|"
+        r"at last)\b"
     )
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     generated = "requirements.md"  # its rows are named after tests

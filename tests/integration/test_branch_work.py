@@ -570,6 +570,8 @@ def test_the_graph_is_a_picture(repository: Repository) -> None:
     assert any("(work, tag: v1)" in text and "<two> & three" in text for text in texts)
     lanes = {circle.get("cx") for circle in drawn["circle"]}
     assert len(lanes) == 2
+    # Without it, a page that limits the width of pictures cuts off the lower rows.
+    assert picture.get("viewBox") == f"0 0 {picture.get('width')} {picture.get('height')}"
 
 
 def test_the_graph_shows_merges(repository: Repository) -> None:

@@ -63,6 +63,38 @@ def test_a_picture_has_the_decoded_values_of_its_plane(answers: Answers) -> None
     np.testing.assert_array_equal(values_of(turned), values_of(answer).T)
 
 
+@pytest.mark.parametrize("attributes", [{"units": "degrees_north"}, {"standard_name": "latitude"}])
+@pytest.mark.parametrize("is_ascending", [True, False])
+def test_north_is_at_the_top_of_a_map(attributes: dict[str, str], *, is_ascending: bool) -> None:
+    repository = Repository.create(MemoryStorage())
+    latitudes = np.linspace(-60, 60, 5)[:: 1 if is_ascending else -1]
+    values = np.repeat(latitudes[:, None], 3, axis=1)
+    for version in (1, 2):
+        with repository.transaction("main", message=f"version {version}") as store:
+            root = zarr.open_group(store, mode="a")
+            lat = root.create_array(
+                "lat",
+                data=latitudes,
+                dimension_names=("lat",),
+                attributes=attributes,
+                overwrite=True,
+            )
+            root.create_array(
+                "t", data=version * values, dimension_names=("lat", "lon"), overwrite=True
+            )
+    assert lat.shape == (5,)
+    answers, plane = Answers(repository), Plane(0, 1, (0, 0))
+    expected = np.repeat(np.linspace(60, -60, 5)[:, None], 3, axis=1)
+    for picture, factor in (
+        (answers.picture("main", "/t", plane), 2),
+        (answers.difference("main~1", "main", "/t", plane), 1),
+    ):
+        assert values_of(picture).tolist() == (factor * expected).tolist()
+        assert picture["rows"] == ([4, 3, 2, 1, 0] if is_ascending else [0, 1, 2, 3, 4])
+    turned = answers.picture("main", "/t", Plane(1, 0, (0, 0)))
+    assert turned["rows"] == [0, 1, 2]
+
+
 def test_a_series_is_one_row(answers: Answers) -> None:
     answer = answers.picture("main", "/time", Plane(None, 0, (0,)))
     assert values_of(answer).tolist() == [list(range(12))]

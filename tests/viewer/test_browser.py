@@ -74,6 +74,8 @@ def test_a_repository_is_explored(page: Any) -> None:
     legend = wait_for_picture(page)
     assert legend.endswith("72 × 144 pixels from 9 chunks")
     assert " K, " in legend
+    ends = page.locator("#scale-ends span").all_inner_texts()
+    assert legend.startswith(f"{ends[0].removesuffix(' K')} to {ends[1]}, ")
     page.locator("#chunks-legend", has_text="36 of 54 chunks").wait_for()
     look(page, "array")
     # The picture is what the field is, with missing values in grey.
@@ -97,6 +99,7 @@ def test_sliders_choose_other_times_and_axes(page: Any) -> None:
     slider.focus()
     page.keyboard.press("End")
     wait_for_picture(page, "all missing")  # nothing is written there yet
+    assert page.locator("#scale").is_hidden()
     page.keyboard.press("Home")
     page.locator("#legend", has_text=before).wait_for()
     page.get_by_label("Down").select_option("0")
@@ -111,6 +114,7 @@ def test_two_versions_are_compared(page: Any) -> None:
     legend = wait_for_picture(page, "0 to 5 K")
     assert "72 × 144" in legend
     page.get_by_text("What changed from v1 to main").wait_for()
+    assert page.locator("#scale-ends span").all_inner_texts() == ["-5 K", "5 K"]
     look(page, "difference")
     page.get_by_label("Version").select_option("v1")
     wait_for_picture(page, "nothing differs here")

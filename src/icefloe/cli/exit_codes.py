@@ -19,15 +19,15 @@ class ExitCode(IntEnum):
     NOT_FOUND = 3
     """There is no such repository, branch, tag, snapshot, array or group."""
     CONFLICT = 4
-    """A branch moved, changes contradict each other, or the name or place is taken."""
+    """A branch moved, changes contradict each other, or the name or location is taken."""
     STORAGE = 5
     """The storage failed: network, permissions, disk; or a file of virtual chunks did."""
     DAMAGED = 6
-    """Stored bytes are not what they should be."""
+    """Stored data is damaged."""
     NOT_CONFIRMED = 7
-    """Nobody agreed: the question was answered with no, or there was no terminal to ask at."""
+    """Not confirmed: the answer was no, or there was no terminal to ask."""
     INTERNAL = 70
-    """A mistake of icefloe: please report it, with the output of `--debug`."""
+    """An internal error: please report it, with the output of `--debug`."""
     INTERRUPTED = 130
     """Stopped by Ctrl-C."""
 

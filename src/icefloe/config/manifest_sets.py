@@ -40,9 +40,9 @@ class ManifestSet(CheckedValue, frozen=True, kw_only=True):
 
     Exactly one of `max_manifest_size` (in references) and `arrays_per_manifest` is set. The set
     named `default` accepts arrays that do not fit elsewhere: it may have any number of manifests,
-    does not overflow, and has a default size (R4-29 to R4-32).
+    does not overflow, and has a default size.
 
-    Each array is in one manifest, unless `split_size` is set (R4-14).
+    Each array is in one manifest, unless `split_size` is set.
 
     >>> import icefloe
     >>> icefloe.ManifestSet(name="small", arrays_per_manifest=100).overflow_to
@@ -86,7 +86,7 @@ class ManifestRule(CheckedValue, frozen=True, kw_only=True):
 
     target: Annotated[str, msgspec.Meta(description="the name of a set")]
     path: str | None = None
-    """A regular expression for the whole path, such as `.*/time` (H-40)."""
+    """A regular expression for the whole path, such as `.*/time`."""
     metadata_chunks: ChunkRange | None = None
     """How many chunks the array's grid has."""
     initialized_chunks: ChunkRange | None = None

@@ -38,6 +38,8 @@ MAX_SIZES = 100
 MAP_CELLS = 64
 """A map of chunks has at most so many cells along each side."""
 _MAX_STARTS = 1000
+_NORTH = ("degrees_north", "degree_north", "degrees_N", "degree_N", "degreesN", "degreeN")
+"""Units of latitudes, as CF spells them."""
 
 
 class Answers:
@@ -176,9 +178,10 @@ class Answers:
         tree = self._at(version)
         node = _array(tree, path)
         sample = sample_plane(tree, node, plane, _itemsize(node), self._max_bytes)
-        values = _numbers(tree, node, sample.values)
+        order = self._row_order(tree, node, plane)
+        values = _numbers(tree, node, sample.values)[order]
         return _pixels(values) | {
-            "rows": sample.rows.tolist(),
+            "rows": sample.rows[order].tolist(),
             "columns": sample.columns.tolist(),
             "is_complete": sample.is_complete,
             "chunks_read": sample.chunks_read,
@@ -199,13 +202,34 @@ class Answers:
             values = pictures[1] - pictures[0]
         both = np.isnan(pictures[0]) & np.isnan(pictures[1])
         values[both] = 0
-        return _pixels(values) | {
-            "rows": samples[1].rows.tolist(),
+        order = self._row_order(tree, node, plane)
+        return _pixels(values[order]) | {
+            "rows": samples[1].rows[order].tolist(),
             "columns": samples[1].columns.tolist(),
             "is_complete": all(sample.is_complete for sample in samples),
             "chunks_read": sum(sample.chunks_read for sample in samples),
             "changed": int(np.count_nonzero(values)),
         }
+
+    def _row_order(self, tree: WorkingTree, node: ArrayNode, plane: Plane) -> slice:
+        """Rows from the last to the first if they are latitudes that ascend: north is up."""
+        dims = node.array.dimension_names
+        name = dims[plane.rows] if dims and plane.rows is not None else None
+        path = f"{(paths.parent(node.path) or '').rstrip('/')}/{name}"
+        coordinate = tree.get_node(path) if name else None
+        if coordinate is None or not coordinate.is_array or len(coordinate.array.shape) != 1:
+            return slice(None)
+        attributes = json.loads(tree.document(path) or b"{}").get("attributes", {})
+        is_latitude = attributes.get("standard_name") == "latitude"
+        if not is_latitude and attributes.get("units") not in _NORTH:
+            return slice(None)
+        whole = Plane(None, 0, (0,))
+        try:
+            sample = sample_plane(tree, coordinate, whole, _itemsize(coordinate), self._max_bytes)
+            degrees = _numbers(tree, coordinate, sample.values)[0]
+        except InvalidInputError:  # a chunk above the budget, or no numbers
+            return slice(None)
+        return slice(None, None, -1) if degrees[0] < degrees[-1] else slice(None)
 
     def changes(self, older: str, newer: str) -> dict[str, Any]:
         """Which nodes differ between two versions."""

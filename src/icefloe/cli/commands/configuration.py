@@ -82,7 +82,7 @@ def show(
     out: Output,
     place: Place,
     effective: Annotated[
-        bool, typer.Option("--effective", help="Everything that applies, defaults included.")
+        bool, typer.Option("--effective", help="All settings, including defaults.")
     ] = False,
 ) -> View:
     """Show the configuration that is stored with a repository."""

@@ -58,7 +58,7 @@ def export(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="An empty place for a Zarr store (a URL or a path), or a NetCDF file.",
+            help="An empty location for a Zarr store (a URL or a path), or a NetCDF file.",
             show_default=False,
         ),
     ],
@@ -70,7 +70,7 @@ def export(
     ] = None,
     authorize: Authorize = None,
 ) -> View:
-    """Copy a version to a plain Zarr store, chunk by chunk as they are, or to a NetCDF file."""
+    """Copy a version to a plain Zarr store, with its encoded chunks, or to a NetCDF file."""
     session = open_place(place, authorize or ()).readonly_session(snapshot_id=version)
     if to is None:
         to = ExportFormat.NETCDF if target.endswith((".nc", ".nc4")) else ExportFormat.ZARR
@@ -155,7 +155,7 @@ def ingest(
         bool,
         typer.Option(
             "--add-container",
-            help="Let the repository refer to the folders of these local files, from now on.",
+            help="Allow the repository to refer to the folders of these local files.",
         ),
     ] = False,
 ) -> View:

@@ -211,7 +211,7 @@ def status(
     out: Output,
     place: Place,
 ) -> View:
-    """Show branches beside main, tags, leases that hold, and what was done last."""
+    """Show other branches than main, tags, active leases and the last operations."""
     from icefloe.engine.retention.leases import LeaseFiles
     from icefloe.storage.clock import storage_now
 

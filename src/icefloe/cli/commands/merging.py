@@ -44,7 +44,7 @@ Source = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="The branch whose commits to take.",
+        help="The branch with the new commits.",
         autocompletion=complete_branch,
         show_default=False,
     ),
@@ -62,7 +62,7 @@ Append = Annotated[
     typer.Option(
         "--append",
         metavar="DIMENSION",
-        help="Put what the source appended along this dimension behind what the target has.",
+        help="Place the source's appended data along this dimension after the target's.",
         show_default=False,
     ),
 ]
@@ -132,7 +132,7 @@ def cherry_pick(
     prefer: Prefer = None,
     append: Append = None,
 ) -> View:
-    """Commit on a branch what a commit elsewhere changed."""
+    """Apply the changes of a commit to another branch."""
     repository = open_place(place)
     with out.working("picking"):
         snapshot_id = repository.cherry_pick(
@@ -154,7 +154,7 @@ def revert(
     properties: Properties = None,
     prefer: Prefer = None,
 ) -> View:
-    """Commit on a branch the opposite of what a commit changed; later changes stay."""
+    """Undo the changes of a commit by a new commit; later changes stay."""
     repository = open_place(place)
     with out.working("reverting"):
         snapshot_id = repository.revert(

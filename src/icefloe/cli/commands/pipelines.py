@@ -40,7 +40,9 @@ def run(
     dry_run: DryRun = False,
     retry: Annotated[
         bool,
-        typer.Option("--retry", help="Try again what failed validation, though nothing changed."),
+        typer.Option(
+            "--retry", help="Validate again after a failure, even if nothing has changed."
+        ),
     ] = False,
     master: Annotated[
         str | None,
@@ -52,9 +54,9 @@ def run(
 ) -> View:
     """Run a pipeline on Spark: ingest, compute, validate, publish, maintain.
 
-    Running it again does what is new, and continues after a run that died. If validation fails,
-    nothing is published, and the exit code is 1. Pipelines that name functions are run by
-    `icefloe.spark.run_pipeline`, which is given the functions.
+    A second run processes only what is new, and continues an interrupted run. If validation fails,
+    nothing is published, and the exit code is 1. Run pipelines with functions from Python, with
+    `icefloe.spark.run_pipeline`.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise InvalidInputError("pipelines need Spark: pip install 'icefloe[spark]'")

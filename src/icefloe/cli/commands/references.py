@@ -153,7 +153,7 @@ def reset_branch(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> View:
-    """Let a branch point to another version. Commits that nothing else reaches become garbage."""
+    """Point a branch to another version. Commits that no branch or tag reaches become garbage."""
     repository = open_place(place)
     before = repository.lookup_snapshot(repository.lookup_branch(branch))
     after = repository.lookup_snapshot(version)

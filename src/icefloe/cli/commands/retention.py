@@ -62,7 +62,7 @@ def expire(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> View:
-    """Take old commits out of the history. `icefloe gc` then deletes what only they use."""
+    """Remove old commits from the history. `icefloe gc` then deletes what only they use."""
     if older_than is None and keep_last is None:
         raise InvalidInputError("say what expires: give --older-than, --keep-last or both")
     repository = open_place(place)

@@ -24,7 +24,7 @@ Generation = Annotated[
     str | None,
     typer.Option(
         "--generation",
-        help="The family of formats: repository, store or dataset.",
+        help="The family of formats: repository, store, dataset or icechunk.",
         show_default=False,
     ),
 ]
@@ -34,7 +34,7 @@ SpecVersion = Annotated[
 ]
 Target = Annotated[
     str,
-    typer.Argument(metavar="TARGET", help="An empty place: a URL, a path or an alias."),
+    typer.Argument(metavar="TARGET", help="An empty location: a URL, a path or an alias."),
 ]
 
 
@@ -81,10 +81,10 @@ def _described(repository: Repository) -> dict[str, Any]:
 
 
 def clone(out: Output, place: Place, target: Target) -> View:
-    """Copy a repository with all of its history, branches and tags to another place.
+    """Copy a repository with all of its history, branches and tags to another location.
 
-    Chunk files are linked, or copied by the store itself, where both places share a disk or a
-    bucket. If it is interrupted, start it again: it continues. At the end every snapshot is
+    If both are on one disk or in one bucket, chunk files are linked, or copied by the server. If
+    it is interrupted, start it again: it continues where it stopped. At the end every snapshot is
     compared with its original.
     """
     source = open_place(place)
@@ -97,7 +97,10 @@ def migrate(
     place: Place,
     target: Target,
     generation: Annotated[
-        str, typer.Option("--generation", help="repository, store or dataset.", show_default=False)
+        str,
+        typer.Option(
+            "--generation", help="repository, store, dataset or icechunk.", show_default=False
+        ),
     ],
     spec_version: SpecVersion = None,
 ) -> View:

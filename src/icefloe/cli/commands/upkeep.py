@@ -153,11 +153,15 @@ def compact(
     min_live_share: Annotated[
         float,
         typer.Option(
-            "--min-live-share", min=0, max=1, help="Rewrite files of which less is used than this."
+            "--min-live-share",
+            min=0,
+            max=1,
+            help="Rewrite files of which less than this share is used.",
         ),
     ] = 0.5,
     to_branch: Annotated[
-        str | None, typer.Option("--to-branch", help="A new branch for the commit, to look first.")
+        str | None,
+        typer.Option("--to-branch", help="A new branch for the commit, to inspect it first."),
     ] = None,
     dry_run: DryRun = False,
 ) -> View:

@@ -34,7 +34,7 @@ def ui(
 ) -> View | None:
     """Look at a repository in a browser: history, arrays as pictures, chunks, differences.
 
-    The page is served to this machine only, and only to whoever has the address with its token.
+    The page is served to this machine only, and requires the token in its address.
     It cannot change anything. Ctrl-C stops it.
     """
     for package in ("starlette", "uvicorn"):

@@ -33,14 +33,23 @@ function paint(canvas, width, height, pixel) {
   context.putImageData(image, 0, 0);
 }
 
+/** The values of the first and the last colour; of differences, zero is in the middle. */
+export function limits(picture, isDifference) {
+  const [low, high] = [picture.lowest ?? 0, picture.highest ?? 0];
+  const most = Math.max(Math.abs(low), Math.abs(high));
+  return isDifference ? [-most, most] : [low, high];
+}
+
+/** Draw all colours, from the lowest value to the highest. */
+export function drawScale(canvas, isDifference) {
+  paint(canvas, 256, 1, (i) => colour(isDifference ? DIFFERENCES : VALUES, i / 255));
+  canvas.style.height = "";
+}
+
 /** Draw values, or differences around zero. Returns the numbers. */
 export function drawValues(canvas, picture, isDifference) {
   const values = numbers(picture.values);
-  let [low, high] = [picture.lowest ?? 0, picture.highest ?? 0];
-  if (isDifference) {
-    high = Math.max(Math.abs(low), Math.abs(high));
-    low = -high;
-  }
+  const [low, high] = limits(picture, isDifference);
   const span = high - low || 1;
   const stops = isDifference ? DIFFERENCES : VALUES;
   const middle = isDifference && high === 0;

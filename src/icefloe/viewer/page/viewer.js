@@ -1,7 +1,7 @@
 // The page: what is chosen (version, array, axes), and what is asked for because of it.
 
 import { History, element } from "/history.js";
-import { drawChunks, drawValues, shown } from "/pictures.js";
+import { drawChunks, drawScale, drawValues, limits, shown } from "/pictures.js";
 
 const LINES_SHOWN = 8;
 const at = (id) => document.getElementById(id);
@@ -289,6 +289,10 @@ const showPicture = attempt(async () => {
   at("picture-title").textContent = title;
   const range = answer.lowest === null ? "all missing" : `${shown(answer.lowest)} to ${shown(answer.highest)}`;
   const units = node.metadata.attributes?.units ? ` ${node.metadata.attributes.units}` : "";
+  const ends = limits(answer, Boolean(older)).map((value) => `${shown(value)}${units}`);
+  drawScale(at("scale"), Boolean(older));
+  at("scale-ends").replaceChildren(...ends.map((text) => element("span", "", text)));
+  at("scale-box").hidden = answer.lowest === null || ends[0] === ends[1];
   const same = older && answer.changed === 0 ? "nothing differs here; " : "";
   const sampled = answer.is_complete ? "" : "; a sample: some chunks stand for their neighbours";
   at("legend").textContent = `${same}${range}${units}, ${answer.height} × ${answer.width} pixels from ${answer.chunks_read} ${answer.chunks_read === 1 ? "chunk" : "chunks"}${sampled}`;
