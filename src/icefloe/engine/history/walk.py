@@ -243,10 +243,13 @@ class History:
             snapshot = parent
 
     def ancestry(
-        self, snapshot_id: SnapshotId, up_to: Collection[SnapshotId] = ()
+        self,
+        snapshot_id: SnapshotId,
+        up_to: Collection[SnapshotId] = (),
+        known_cuts: frozenset[SnapshotId] | None = None,
     ) -> Iterator[Snapshot]:
         """A snapshot and its ancestors, newest first; not beyond the first of some snapshots."""
-        cuts = self.cuts.all()
+        cuts = self.cuts.all() if known_cuts is None else known_cuts
         for snapshot in self._recorded_ancestry(snapshot_id, cuts, up_to):
             if snapshot.id not in cuts:
                 yield snapshot
@@ -465,9 +468,13 @@ class History:
         """Whether a snapshot is an ancestor of another and has not expired."""
         return any(stub.id == older for stub in self.stubs(newer))
 
-    def changes_between(self, older: SnapshotId, newer: SnapshotId) -> TransactionLog | None:
-        """What the commits after `older` up to `newer` changed; None unless it is an ancestor."""
-        newest_log: TransactionLog | None = None
+    def changes_between(
+        self, older: SnapshotId, newer: SnapshotId, newest_log: TransactionLog | None = None
+    ) -> TransactionLog | None:
+        """What the commits after `older` up to `newer` changed; None unless it is an ancestor.
+
+        `newest_log` is that of `newer` itself, where it was read.
+        """
         is_near = self.files.storage.capabilities.reads_are_immediate
         if is_near or self.files.has_snapshot(newer):
             path = self.between(older, newer)
