@@ -29,7 +29,7 @@ from icefloe.objects.snapshot_chunks import SnapshotChunks
 from icefloe.storage.concurrency import together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from icefloe.changes.compare import ReadableNodes
     from icefloe.engine.info import Diff
@@ -295,13 +295,20 @@ class History:
             ids = up_to_cut(up_to_cut(known or [snapshot.parent_id], cuts), last)
             is_last = ids[-1] in last
             read_ahead = min(4 * read_ahead, limit)
-            for ancestor_id, ancestor in zip(ids, self.files.find_snapshots(ids), strict=True):
+            for ancestor_id, ancestor in zip(ids, self._find_each(ids), strict=True):
                 if ancestor is None:
                     yield from self.instead_of_missing(snapshot, ancestor_id, seen)
                     return
                 _refuse_cycle(ancestor_id, seen)
                 yield ancestor
                 snapshot = ancestor
+
+    def _find_each(self, snapshot_ids: list[SnapshotId]) -> Iterable[Snapshot | None]:
+        """Read snapshots, at the same time unless one is damaged: it hides none before it."""
+        try:
+            return self.files.find_snapshots(snapshot_ids)
+        except FormatError:
+            return map(self.find, snapshot_ids)
 
     def instead_of_missing(
         self, child: Snapshot, missing: SnapshotId, walked: Collection[SnapshotId] = ()
