@@ -581,10 +581,14 @@ class Repository:
         """
         from icefloe.engine.info import Ancestry
 
-        history = self._context.history
-        start = history.resolve(Revision(branch, tag, snapshot_id))
+        history, refs = self._context.history, self._context.refs
+        start, cuts = together(
+            self._context.storage,
+            lambda: history.resolve(Revision(branch, tag, snapshot_id)),
+            lambda: None if refs.lists_snapshots else history.cuts.all(),
+        )
         # To find a branch or tag, its list of commits was read a moment ago, if there is one.
-        return Ancestry(history, start, reread=snapshot_id is not None)
+        return Ancestry(history, start, reread=snapshot_id is not None, known_cuts=cuts)
 
     async_ancestry = ancestry
 

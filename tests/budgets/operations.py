@@ -147,6 +147,18 @@ def change_and_commit(scene: Scene) -> Prepared:
     return Prepared(storage, lambda: _change(repo, "main", 1))
 
 
+def change_all_and_commit(scene: Scene) -> Prepared:
+    storage, repo = scene.open()
+
+    def act() -> None:
+        session = repo.writable_session("main")
+        for number in range(VARIABLES):
+            _change_chunk(session, number)
+        session.commit("change a chunk of each")
+
+    return Prepared(storage, act)
+
+
 def _rebase(scene: Scene, commits: int) -> Prepared:
     storage, repo = scene.open()
     session = repo.writable_session("main")
@@ -268,6 +280,7 @@ OPERATIONS: dict[str, Callable[[Scene], Prepared]] = {
     "all ten variables": read_all,
     "read an array in a Spark task": read_in_task,
     "new session, change one chunk, commit": change_and_commit,
+    "the same for a chunk of each variable": change_all_and_commit,
     "commit that rebases over one commit": rebase_over_one,
     "commit that rebases over five commits": rebase_over_five,
     "history of 32": history,

@@ -12,13 +12,17 @@ import pytest
 import zarr
 
 import icefloe
+from icefloe.engine.retention import candidate_files, stored_objects
+from icefloe.model.ids import ChunkFileId, ManifestId
 from icefloe.testing.clock import ClockedStorage
+from icefloe.testing.requests import FarStorage
 from icefloe.upkeep import checks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from icefloe.repository import Repository
+    from icefloe.storage.port import Storage
 
 CHUNKS, COMMITS = 500, 40
 """Each commit replaces all chunks: 20,000 references to 20,000 chunks are reached."""
@@ -76,3 +80,45 @@ def test_collection_holds_a_bounded_number_of_references(storage: ClockedStorage
 
     assert peak_bytes(storage, collect) < BOUND
     assert summaries[-1].chunks_deleted == 0
+
+
+# --- growth by the number of objects
+
+FEW, MANY = 1_000, 5_000
+"""Of each kind of object that nothing reaches."""
+BYTES_PER_OBJECT = 160
+"""A column of ids, sizes and times, some copies of parts of it, and the names in memory's listing;
+with an object of Python for each it is more than 200."""
+
+
+def with_garbage(count: int, *, far: bool) -> Storage:
+    """A repository with chunk files and manifests that nothing reaches."""
+    clocked = ClockedStorage(icefloe.in_memory_storage())
+    storage = FarStorage(clocked) if far else clocked
+    layout = icefloe.Repository.create(storage)._context.format.layout
+    for _ in range(count):
+        storage.put(layout.chunk_file(ChunkFileId.random()), b"x")
+        storage.put(layout.manifest(ManifestId.random()), b"x")
+    clocked.wait(timedelta(days=1))
+    return storage
+
+
+def verify(repo: Repository) -> None:
+    report = repo.verify()
+    assert report.is_clean
+
+
+def collect(repo: Repository) -> None:
+    repo.garbage_collect(timedelta(hours=1), max_concurrent_requests=2)
+
+
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("work", [verify, collect])
+def test_memory_grows_by_little_for_each_object(
+    work: Callable[[Repository], None], monkeypatch: pytest.MonkeyPatch, *, far: bool
+) -> None:
+    # Parts of a listing and of what is deleted are Python objects, as many as these say.
+    monkeypatch.setattr(stored_objects, "_ROWS_AT_ONCE", 100)
+    monkeypatch.setattr(candidate_files, "BATCH", 100)
+    few, many = (peak_bytes(with_garbage(count, far=far), work) for count in (FEW, MANY))
+    assert many - few < BYTES_PER_OBJECT * 2 * (MANY - FEW)

@@ -13,13 +13,19 @@ import zarr
 
 import icefloe
 from icefloe import ConflictDetector, ProblemKind, Repository, RepositoryConfig
-from icefloe.errors import FormatError, RepositoryNotFoundError, SnapshotNotFoundError
+from icefloe.errors import (
+    FormatError,
+    IcefloeError,
+    RepositoryNotFoundError,
+    SnapshotNotFoundError,
+)
 from icefloe.formats.container import compress
 from icefloe.formats.icechunk.container import HEADER_SIZE, FlatFileType, open_file
 from icefloe.model.chunk_index import Box
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, ManifestId, SnapshotId
 from icefloe.model.nodes import ManifestRef, NodeTable
 from icefloe.model.transaction_log import TransactionLog
+from icefloe.testing.requests import FarStorage
 from icefloe.upkeep.verification import _overlapping
 from tests.builders import arrays_of_two_kinds
 from tests.formats import FORMATS, GENERATIONS, OFFICIAL_FORMATS, chosen
@@ -506,3 +512,33 @@ def test_a_damaged_log_of_any_commit_is_repaired(name: str, number: int) -> None
     healed = Repository.open(storage)
     assert healed.verify().is_clean
     assert healed.diff(from_snapshot_id=first, to_branch="main").new_arrays == {"/a", "/b"}
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut short"])
+@pytest.mark.parametrize("generation", dict.fromkeys([*GENERATIONS, "icechunk"]))
+def test_it_finds_the_same_where_requests_are_sent_together(generation: str, damage: str) -> None:
+    """Whatever is damaged, a storage far away gives the same report."""
+    original = repository(generation).storage
+    damaged = 0
+    for info in list(original.list()):
+        if info.key.startswith(("maintenance/", "probe/", "overwritten/")):
+            continue
+        copy = icefloe.in_memory_storage()
+        for each in original.list():
+            if each.key != info.key:
+                copy.put(each.key, original.get(each.key))
+            elif damage == "cut short":
+                copy.put(each.key, original.get(each.key)[:-3])
+        try:
+            reports = [Repository.open(at).verify(deep=True) for at in (copy, FarStorage(copy))]
+        except IcefloeError:
+            continue  # it cannot be opened at all
+        one, other = (
+            sorted((str(each.kind), each.message, each.key, each.path) for each in report.problems)
+            for report in reports
+        )
+        assert one == other, info.key
+        assert reports[0].checked == reports[1].checked
+        assert reports[0].orphans == reports[1].orphans
+        damaged += bool(one)
+    assert damaged > 5

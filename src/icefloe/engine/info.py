@@ -134,18 +134,26 @@ def _listed_info(commit: ListedCommit, files: MetadataFiles) -> SnapshotInfo:
 class Ancestry:
     """Snapshots of a history, newest first, for `for`, `next`, `async for` and `anext`."""
 
-    def __init__(self, history: History, snapshot_id: SnapshotId, *, reread: bool = False) -> None:
+    def __init__(
+        self,
+        history: History,
+        snapshot_id: SnapshotId,
+        *,
+        reread: bool = False,
+        known_cuts: frozenset[SnapshotId] | None = None,
+    ) -> None:
         """Start at a snapshot; raises SnapshotNotFoundError now, not at the first step.
 
         Where one file lists all commits, uses the list that was read last, unless it must be
-        `reread`.
+        `reread`. Elsewhere, `known_cuts` need not be listed again.
         """
         self._history, self._start = history, snapshot_id
         listed = history.refs.listed_history(snapshot_id, reread=reread)
         self._infos: Iterator[SnapshotInfo]
         if listed is None:
             history.files.read_snapshot(snapshot_id)
-            self._infos = map(SnapshotInfo.of, history.ancestry(snapshot_id))
+            ancestors = history.ancestry(snapshot_id, known_cuts=known_cuts)
+            self._infos = map(SnapshotInfo.of, ancestors)
         else:
             self._infos = (_listed_info(commit, history.files) for commit in listed)
 

@@ -115,13 +115,11 @@ _MANY_FILES = 30
 def _read_ahead(
     storage: Storage, read: Callable[[int], bytes | None], numbers: Sequence[int]
 ) -> Iterator[tuple[int, bytes | None]]:
-    """Files by their numbers, the first one alone and then more and more at the same time."""
-    at_once, start = 1, 0
-    while start < len(numbers):
+    """Files by their numbers, many at the same time where each would be waited for."""
+    at_once = 1 if storage.capabilities.reads_are_immediate else AT_ONCE
+    for start in range(0, len(numbers), at_once):
         batch = numbers[start : start + at_once]
         yield from zip(batch, each_at_once(storage, read, batch), strict=True)
-        start += len(batch)
-        at_once = 1 if storage.capabilities.reads_are_immediate else AT_ONCE
 
 
 class RefNames(Protocol):

@@ -215,11 +215,12 @@ class MetadataFiles:
         self._keep_snapshot(self._written, 10 * len(file.data))
 
     def read_transaction_log(
-        self, snapshot_id: SnapshotId, *, check: bool = True
+        self, snapshot_id: SnapshotId, *, check: bool = True, of: Snapshot | None = None
     ) -> TransactionLog | None:
         """Read what a commit changed; None if it has no log (the first one; some layouts).
 
-        `check` says whether it must be the file that the snapshot remembers.
+        `check` says whether it must be the file that the snapshot remembers, `of` is the snapshot
+        where the caller has it.
         """
         if not self.format.keeps_logs:
             return None
@@ -235,7 +236,7 @@ class MetadataFiles:
         if not check:
             return log
         # Who rebases needs no snapshot to read its log; one that is at hand is asked all the same.
-        snapshot = self._kept_snapshot(snapshot_id)
+        snapshot = of or self._kept_snapshot(snapshot_id)
         if snapshot is None and self._verify:
             snapshot = self.read_snapshot(snapshot_id)
         expected = None if snapshot is None else snapshot.log_file
@@ -286,6 +287,10 @@ class MetadataFiles:
         if index.resident is not None:
             return Manifest(index, index.resident.__getitem__)
         return Manifest(index, lambda number: self._block(manifest_id, index, number))
+
+    def has_manifest(self, manifest_id: ManifestId) -> bool:
+        """Whether a manifest, or the index of a large one, is at hand without reading it."""
+        return self._caches.indexes.get((self._scope, manifest_id)) is not None
 
     def is_at_hand(self, manifest_id: ManifestId, node_id: NodeId, coords: Sequence[int]) -> bool:
         """Whether a chunk can be found in a manifest without reading anything."""

@@ -2,38 +2,58 @@
 
 from __future__ import annotations
 
+import contextlib
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icefloe.errors import IcefloeError
 from icefloe.model.chunk_index import is_inside
 from icefloe.model.located import Located
 from icefloe.model.manifest import ArrayChunks
 from icefloe.objects.expected import Referrer
+from icefloe.objects.metadata import WHOLE_FILE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
+    from icefloe.changes.change_set import ChangeSet
     from icefloe.changes.linked import LinkedTile
     from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.chunk_refs import ChunkRef
     from icefloe.model.ids import ManifestId, NodeId
-    from icefloe.model.manifest import Manifest
+    from icefloe.model.manifest import Manifest, ManifestFileInfo
     from icefloe.model.nodes import ArrayNode, ManifestRef
     from icefloe.model.snapshot import Snapshot
     from icefloe.objects.metadata import MetadataFiles
 
 
+_MOST_AHEAD = 32
+"""Manifests that are read before somebody asks for them, at most."""
+_MOST_BYTES_AHEAD = 4 * 1024 * 1024
+_AT_ONCE = 64
+_BYTES_AT_ONCE = 16 * 1024 * 1024
+
+
 class SnapshotChunks:
-    """Looks up chunk references of a snapshot's arrays."""
+    """Looks up chunk references of a snapshot's arrays.
+
+    On a storage far away, who needs manifests of two arrays probably needs those of others: if a
+    snapshot has few small ones, all of them are then read at the same time.
+    """
 
     def __init__(self, files: MetadataFiles, snapshot: Snapshot) -> None:
         """Take the snapshot and where its manifests are."""
         self._files = files
+        self._first_path: str | None = None
+        """The array whose manifests were read first."""
+        self._may_read_ahead = not files.storage.capabilities.reads_are_immediate
         self._extents: dict[NodeId, tuple[object, npt.NDArray[np.uint64]]] = {}
         self._snapshot_id = snapshot.id
+        self._nodes = snapshot.nodes
         self._infos = {info.id: info for info in snapshot.manifests}
 
     def find(self, node: ArrayNode, coords: tuple[int, ...]) -> ChunkRef | None:
@@ -114,8 +134,74 @@ class SnapshotChunks:
         info = self._infos.get(manifest_id)
         if info is None:
             return self._files.manifest(manifest_id, 0)
+        if self._may_read_ahead and path and not self._files.has_manifest(manifest_id):
+            self._read_ahead(path)
         referrer = Referrer(self._snapshot_id, path)
         return self._files.manifest(manifest_id, info.size_bytes, info.checksum, referrer)
+
+    def _read_ahead(self, path: str) -> None:
+        """Read all manifests when those of a second array are needed, if they are few and small."""
+        if self._first_path is None:
+            self._first_path = path
+        if self._first_path == path:
+            return
+        self._may_read_ahead = False
+        infos = self._infos.values()
+        if len(infos) <= _MOST_AHEAD and sum(i.size_bytes for i in infos) <= _MOST_BYTES_AHEAD:
+            self._fetch(infos)
+
+    def fetched(self, nodes: Iterable[ArrayNode]) -> Iterator[ArrayNode]:
+        """The same arrays, while manifests of the next ones are read at the same time.
+
+        For who needs all references of many arrays. Only small manifests are, and of a storage far
+        away.
+        """
+        if self._files.storage.capabilities.reads_are_immediate:
+            yield from nodes
+            return
+        window: list[ArrayNode] = []
+        infos: dict[ManifestId, ManifestFileInfo] = {}
+        held = 0
+        for node in nodes:
+            used = (self._infos.get(ref.manifest_id) for ref in node.manifests)
+            new = [info for info in used if info is not None and info.id not in infos]
+            size = sum(info.size_bytes for info in new if info.size_bytes <= WHOLE_FILE_BYTES)
+            if window and (len(infos) + len(new) > _AT_ONCE or held + size > _BYTES_AT_ONCE):
+                self._fetch(infos.values())
+                yield from window
+                window, infos, held = [], {}, 0
+            window.append(node)
+            infos.update((info.id, info) for info in new)
+            held += size
+        self._fetch(infos.values())
+        yield from window
+
+    def fetch_edited(self, changes: ChangeSet) -> None:
+        """Read the manifests of arrays that changes edit, up to some, at the same time.
+
+        Of an array that is split into many, only some would be needed.
+        """
+        if self._files.storage.capabilities.reads_are_immediate:
+            return
+        nodes = (self._nodes.array_by_id(node_id) for node_id in changes.chunks)
+        whole = (node for node in nodes if node is not None and len(node.manifests) == 1)
+        used = dict.fromkeys(node.manifests[0].manifest_id for node in islice(whole, _AT_ONCE))
+        self._fetch(self._infos[each] for each in used if each in self._infos)
+
+    def _fetch(self, infos: Iterable[ManifestFileInfo]) -> None:
+        """Read small manifests at the same time; who needs one learns what is wrong with it."""
+
+        def fetch(info: ManifestFileInfo) -> None:
+            with contextlib.suppress(IcefloeError):
+                referrer = Referrer(self._snapshot_id)
+                self._files.manifest(info.id, info.size_bytes, info.checksum, referrer)
+
+        small = [
+            info
+            for info in infos
+            if info.size_bytes <= WHOLE_FILE_BYTES and not self._files.has_manifest(info.id)
+        ]
+        self._files.in_parallel(fetch, small)
 
 
 def linked_chunks(files: MetadataFiles, node: ArrayNode, tile: LinkedTile) -> ArrayChunks:

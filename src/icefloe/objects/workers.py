@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from icefloe.storage.port import Storage
+
 _R = TypeVar("_R")
 
 MAX_THREADS = 64
@@ -35,6 +37,14 @@ def pool() -> ThreadPoolExecutor:
             if _pool is None:
                 _pool = ThreadPoolExecutor(MAX_THREADS, "icefloe-chunks")
     return _pool
+
+
+def do_later(storage: Storage, tidy: Callable[[], None]) -> None:
+    """Do what nobody waits for: in a thread, unless the storage answers immediately."""
+    if storage.capabilities.reads_are_immediate:
+        tidy()
+    else:
+        pool().submit(tidy)
 
 
 def _forget_after_fork() -> None:

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING
 from icefloe.errors import IcefloeError, ObjectNotFoundError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from icefloe.storage.port import Storage
+
+    Later = Callable[[Callable[[], None]], object]
 
 _logger = logging.getLogger(__name__)
 
@@ -20,25 +24,33 @@ CLOCK_FOLDER = "maintenance/clock"
 _MAX_TRIES = 2
 
 
-def storage_now(storage: Storage) -> datetime:
+def storage_now(storage: Storage, later: Later | None = None) -> datetime:
     """The time by the storage's clock: that of an object written for this purpose.
 
-    Some storages count whole seconds; then this is the beginning of the present one.
+    Some storages count whole seconds; then this is the beginning of the present one. `later` may
+    run what deletes the object without making the caller wait for it.
     """
     for _ in range(_MAX_TRIES):
         # If it is paused between the two requests, a collection may delete its object.
         with contextlib.suppress(ObjectNotFoundError):
-            return _time_of_new_object(storage)
-    return _time_of_new_object(storage)
+            return _time_of_new_object(storage, later)
+    return _time_of_new_object(storage, later)
 
 
-def _time_of_new_object(storage: Storage) -> datetime:
+def _time_of_new_object(storage: Storage, later: Later | None) -> datetime:
     key = f"{CLOCK_FOLDER}/{secrets.token_hex(12)}"
-    storage.put(key, b"")
-    try:
-        return storage.head(key).last_modified.astimezone(UTC)
-    finally:
+
+    def delete() -> None:
         try:
             storage.delete_many([key])
         except IcefloeError as error:
             _logger.warning("%s was left behind in %s: %s", key, storage.location, error)
+
+    storage.put(key, b"")
+    try:
+        return storage.head(key).last_modified.astimezone(UTC)
+    finally:
+        if later is None:
+            delete()
+        else:
+            later(delete)

@@ -39,6 +39,7 @@ from icefloe.model.manifest import ArrayChunks
 from icefloe.model.nodes import NodeTable
 from icefloe.model.snapshot import MOVED_CHUNKS
 from icefloe.objects.snapshot_chunks import SnapshotChunks
+from icefloe.objects.uploads import Uploads
 from icefloe.progress import ProgressStage, track
 from icefloe.storage.probe import ensure_conditional_writes
 from icefloe.upkeep.ranges import RangeSet
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from icefloe.model.ids import NodeId
     from icefloe.model.nodes import ArrayNode
     from icefloe.model.snapshot import Snapshot
+    from icefloe.objects.metadata import MetadataFiles
 
 _HEADS = 1000
 
@@ -208,7 +210,7 @@ def _choose(
 ) -> _Chosen:
     ranges = RangeSet()
     of_chosen_arrays = IdSet()
-    for node in track(nodes, "arrays", len(nodes)):
+    for node in track(SnapshotChunks(context.files, base).fetched(nodes), "arrays", len(nodes)):
         is_chosen = paths is not None and node.path in paths
         for table in _tables_of(context, base, node):
             ranges.add_native(table.refs)
@@ -322,11 +324,20 @@ def _commit_moves(
     context: Context, base: Snapshot, moves: dict[NodeId, list[ChunkMoves]], message: CommitMessage
 ) -> Snapshot | None:
     """Write a commit of the moves on top of a snapshot; None if none of them applies any more."""
-    rewritten = _rewrite(context, base, moves)
-    if rewritten is None:
-        return None
-    changes = ChangeSet(rewritten.nodes)
-    return write_commit(context.files, rewritten, changes, message, context.settings)
+    uploads = Uploads.where_it_helps(context.storage)
+    files = context.files if uploads is None else context.files.through(uploads)
+    try:
+        rewritten = _rewrite(context, files, base, moves)
+        if rewritten is None:
+            return None
+        changes = ChangeSet(rewritten.nodes)
+        return write_commit(
+            context.files, rewritten, changes, message, context.settings, uploads=uploads
+        )
+    except BaseException:
+        if uploads is not None:
+            uploads.abandon()
+        raise
 
 
 def _check(lease: Lease) -> None:
@@ -339,11 +350,14 @@ def _check(lease: Lease) -> None:
 
 
 def _rewrite(
-    context: Context, base: Snapshot, moves: dict[NodeId, list[ChunkMoves]]
+    context: Context,
+    files: MetadataFiles,
+    base: Snapshot,
+    moves: dict[NodeId, list[ChunkMoves]],
 ) -> Snapshot | None:
     """The snapshot with its chunks where they moved to, as far as they are where they were.
 
-    Writes manifests only.
+    Writes manifests only, to `files`.
     """
     changes = ChangeSet(base.nodes)
     chunks = SnapshotChunks(context.files, base)
@@ -361,7 +375,7 @@ def _rewrite(
     if changes.is_empty:
         return None
     written = ManifestWriter(
-        files=context.files, base=base, chunks=chunks, changes=changes, settings=context.settings
+        files=files, base=base, chunks=chunks, changes=changes, settings=context.settings
     ).write()
     nodes = [
         node.evolve(manifests=refs)
@@ -453,7 +467,8 @@ class LocalPackWriter:
 def write_pack(context: Context, parts: Sequence[ChunkRefs]) -> ChunkFileId:
     """Copy chunks, one after the other, into a new chunk file."""
     file_id = ChunkFileId.random()
-    pieces = [data for refs in parts for data in _read(context, refs)]
+    # Of all arrays together, so that each file is read once and all at the same time.
+    pieces = _read(context, ChunkRefs.concat(parts).with_distinct_files())
     context.storage.put(context.format.layout.chunk_file(file_id), b"".join(pieces))
     return file_id
 
@@ -477,7 +492,7 @@ def _plan_packs(
 ) -> Iterator[list[PackPart]]:
     """The chunks that are in chosen files, in packs by the order of the grid."""
     packer = _Packer(pack_bytes)
-    for node in nodes:
+    for node in SnapshotChunks(context.files, base).fetched(nodes):
         for table in _tables_of(context, base, node):
             native = table.refs.kinds == ChunkKind.NATIVE
             files = as_ids(table.refs.files)

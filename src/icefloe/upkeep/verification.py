@@ -14,14 +14,20 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
 from icefloe.config.serialization import from_json
 from icefloe.engine.history.walk import compared_step
 from icefloe.engine.retention.marking import Marks, first_snapshots
-from icefloe.engine.retention.stored_objects import StoredObjects, key_maker, list_objects
+from icefloe.engine.retention.stored_objects import (
+    ListedSizes,
+    StoredObjects,
+    key_maker,
+    list_objects,
+)
 from icefloe.errors import FormatError, IcefloeError, SnapshotNotFoundError, StorageError
 from icefloe.formats.port import ObjectKind
 from icefloe.objects.expected import Referrer, differs, not_expected
@@ -121,6 +127,17 @@ class _Walk:
         return now.history.cuts.all() != self._cuts or not self._broken <= set(now.read_targets())
 
 
+class _Step(NamedTuple):
+    """A snapshot on the way through a history, or the end of the history if there is none."""
+
+    tip: SnapshotId
+    snapshot: Snapshot | None = None
+    is_new: bool = False
+    """Whether no history before led through it."""
+    error: IcefloeError | None = None
+    """Why the history ends early."""
+
+
 class _Verifier:
     def __init__(self, context: Context, *, deep: bool) -> None:
         self._context = context
@@ -139,6 +156,8 @@ class _Verifier:
         """Manifests whose extents the snapshot records; the earliest layouts do not, and readers
         assume the whole grid."""
         self._listed: Mapping[SnapshotId, FileSum] = {}
+        self._sizes: ListedSizes | None = None
+        """Of the manifests that were listed."""
         self._logs: dict[SnapshotId, TransactionLog | None] = {}
         """Logs that were read ahead."""
         self._attribute_rows: set[tuple[bytes, int]] = set()
@@ -159,8 +178,8 @@ class _Verifier:
             start_checks,
         )
         listed = dict[ObjectKind, StoredObjects](zip(kinds, objects, strict=True))
-        for tip in targets:
-            self._check_history(tip)
+        self._sizes = ListedSizes(listed[ObjectKind.MANIFEST])
+        self._check_histories(targets)
         with contextlib.suppress(IcefloeError):  # reported with its descendants
             for root in first_snapshots(self._marks):
                 self._marks.add_history(root, is_whole=False)
@@ -261,44 +280,85 @@ class _Verifier:
 
         def fetch_log(snapshot: Snapshot) -> None:
             with contextlib.suppress(IcefloeError):
-                self._logs[snapshot.id] = self._files.read_transaction_log(snapshot.id)
+                log = self._files.read_transaction_log(snapshot.id, of=snapshot)
+                self._logs[snapshot.id] = log
 
-        self._logs.clear()
         together(
             self._context.storage,
             lambda: self._files.in_parallel(fetch_manifest, infos.values()),
             lambda: self._files.in_parallel(fetch_log, snapshots),
         )
 
-    def _ahead(self, history: Iterator[Snapshot]) -> Iterator[Snapshot]:
-        """Snapshots of a history, of which more and more are fetched with what they refer to."""
-        at_once = 1
-        while batch := list(itertools.islice(history, at_once)):
-            self._fetch([each for each in batch if each.id not in self._marks.snapshots])
-            yield from batch
-            at_once = max(1, self._marks.limits.snapshots // 4)  # half of what is cached
+    def _walk(self, tips: list[SnapshotId]) -> Iterator[_Step]:
+        """The snapshots of histories, one history after the other, each up to what came before."""
+        walked: set[SnapshotId] = set()
+        for tip in tips:
+            if tip in walked:
+                continue
+            newest: SnapshotId | None = None
+            error: IcefloeError | None = None
+            try:
+                for snapshot in self._marks.history.ancestry(tip, walked):
+                    is_new = snapshot.id not in walked
+                    walked.add(snapshot.id)
+                    newest = snapshot.id
+                    yield _Step(tip, snapshot, is_new=is_new)
+            except IcefloeError as caught:
+                error = caught
+                if newest is not None:
+                    walked.discard(newest)  # it is not checked, so other histories lead through it
+            yield _Step(tip, error=error)
 
-    def _check_history(self, tip: SnapshotId) -> None:
+    def _ahead(self, steps: Iterator[_Step]) -> Iterator[_Step]:
+        """Steps through histories, many at a time.
+
+        While manifests and logs of some snapshots are read, so are the next snapshots.
+        """
+        at_once = max(1, self._marks.limits.snapshots // 4)  # twice: half of what is cached
+
+        def read_next() -> list[_Step]:
+            return list(itertools.islice(steps, at_once))
+
+        batch = read_next()
+        while batch:
+            new = [step.snapshot for step in batch if step.snapshot is not None and step.is_new]
+            fetch = partial(self._fetch, new)
+            _, following = together(self._context.storage, fetch, read_next)
+            yield from batch
+            batch = following
+
+    def _check_histories(self, tips: list[SnapshotId]) -> None:
+        steps = self._walk(tips)
+        if not self._context.storage.capabilities.reads_are_immediate:
+            steps = self._ahead(steps)
+        unchecked: Snapshot | None = None
+        """The newest snapshot that waits for its parent."""
+        for step in steps:
+            if step.error is not None:
+                unchecked = None
+                self._add_broken_history(step.tip, step.error)
+            if unchecked is not None:
+                self._check_step(unchecked, step.snapshot)
+                self._logs.pop(unchecked.id, None)
+            unchecked = step.snapshot if step.is_new else None
+
+    def _check_step(self, snapshot: Snapshot, parent: Snapshot | None) -> None:
+        self._marks.add_snapshot(snapshot)
         try:
-            history = self._marks.history.ancestry(tip, self._marks.snapshots)
-            if not self._context.storage.capabilities.reads_are_immediate:
-                history = self._ahead(history)
-            for snapshot, parent in itertools.pairwise(itertools.chain(history, [None])):
-                assert snapshot is not None
-                if snapshot.id in self._marks.snapshots:
-                    return
-                self._marks.add_snapshot(snapshot)
-                self._check_snapshot(snapshot, parent)
-                self._check_listed_file(snapshot)
-                self._check_parent_file(snapshot, parent)
+            self._check_snapshot(snapshot, parent)
+            self._check_listed_file(snapshot)
+            self._check_parent_file(snapshot, parent)
         except IcefloeError as error:
-            missing = error.snapshot_id if isinstance(error, SnapshotNotFoundError) else ""
-            self._add(
-                ProblemKind.SNAPSHOT,
-                f"the history of {tip} breaks off: {error}",
-                key=getattr(error, "key", ""),
-                snapshot_id=missing or str(tip),
-            )
+            self._add_broken_history(snapshot.id, error)
+
+    def _add_broken_history(self, tip: SnapshotId, error: IcefloeError) -> None:
+        missing = error.snapshot_id if isinstance(error, SnapshotNotFoundError) else ""
+        self._add(
+            ProblemKind.SNAPSHOT,
+            f"the history of {tip} breaks off: {error}",
+            key=getattr(error, "key", ""),
+            snapshot_id=missing or str(tip),
+        )
 
     def _check_listed_file(self, snapshot: Snapshot) -> None:
         """Compare the file of a snapshot with what references record of it."""
@@ -351,7 +411,8 @@ class _Verifier:
         if not self._files.format.is_official:
             return False
         try:
-            return not self._marks.history.has_whole_log(snapshot)
+            log = self._logs.get(snapshot.id)
+            return not self._marks.history.has_whole_log(snapshot, log)
         except FormatError:
             return False  # its log is damaged, which is found where it is compared
 
@@ -403,7 +464,7 @@ class _Verifier:
             )
             manifest.load_all()
             count = manifest.num_refs
-            real = size if info.checksum else self._context.storage.head(key).size
+            real = size if info.checksum else self._stored_size(manifest_id)
             if size not in (0, real):
                 self._add(
                     ProblemKind.MANIFEST,
@@ -424,6 +485,13 @@ class _Verifier:
             )
         self._manifests[manifest_id] = count
         return count
+
+    def _stored_size(self, manifest_id: ManifestId) -> int:
+        """Bytes of a manifest: as listed, or by asking where a listing lagged behind."""
+        size = None if self._sizes is None else self._sizes.get(manifest_id)
+        if size is None:
+            size = self._context.storage.head(self._layout.manifest(manifest_id)).size
+        return size
 
     def _check_array(self, node: ArrayNode, snapshot: Snapshot) -> None:
         for one, other in _overlapping(node.manifests):
@@ -486,7 +554,10 @@ class _Verifier:
         where = {"key": self._layout.transaction_log(snapshot.id), "snapshot_id": str(snapshot.id)}
         log = None
         try:
-            log = self._logs.get(snapshot.id) or self._files.read_transaction_log(snapshot.id)
+            if snapshot.id in self._logs:
+                log = self._logs[snapshot.id]
+            else:
+                log = self._files.read_transaction_log(snapshot.id, of=snapshot)
             if log is None and snapshot.log_file is not None:
                 self._add(ProblemKind.TRANSACTION_LOG, "it is missing", repairable=True, **where)
         except IcefloeError as error:

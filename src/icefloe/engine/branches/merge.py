@@ -19,7 +19,7 @@ from icefloe.engine.commit.write import write_commit
 from icefloe.engine.history.merge_base import find_merge_base
 from icefloe.engine.history.net_difference import net_difference
 from icefloe.engine.retention.branch_moves import retry_on_conflict
-from icefloe.engine.retention.pins import pinned_beside
+from icefloe.engine.retention.pins import pinned_during
 from icefloe.errors import SessionStateError
 from icefloe.model.snapshot import merged_mark
 from icefloe.objects.snapshot_chunks import SnapshotChunks
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from icefloe.formats.port import LiveTip
     from icefloe.model.ids import SnapshotId
     from icefloe.model.snapshot import Snapshot
+    from icefloe.model.transaction_log import TransactionLog
 
 _PARTLY_PICKED = (
     "\nthe appends could not be put behind each other: a part of them is on both branches already, "
@@ -90,7 +91,7 @@ def merge(
     # If the source contains the target and changed nothing else, no commit is needed.
     keep_empty = not is_contained or not fast_forward
     commit = _Commit(checked, solver, keep_empty)
-    return _commit_difference(committer, base, source, into_branch, commit)
+    return _commit_difference(committer, base, source, into_branch, commit, target)
 
 
 def cherry_pick(
@@ -129,37 +130,66 @@ def revert(
 
 
 def _commit_difference(
-    committer: Committer, base: Snapshot, after: Snapshot, branch: str, commit: _Commit
+    committer: Committer,
+    base: Snapshot,
+    after: Snapshot,
+    branch: str,
+    commit: _Commit,
+    seen: LiveTip | None = None,
 ) -> str:
-    """Commit on a branch what leads from one snapshot to another."""
+    """Commit on a branch what leads from one snapshot to another; it was `seen` at a tip."""
     context = committer.context
     ensure_conditional_writes(context.storage)
-    changes = patch(
-        base.nodes,
-        after.nodes,
-        net_difference(context.history, base, after),
-        context.files.documents_of(after),
-        SnapshotChunks(context.files, after).table,
-    )
+    changes: ChangeSet | None = None
+
+    def difference() -> ChangeSet:
+        return patch(
+            base.nodes,
+            after.nodes,
+            net_difference(context.history, base, after),
+            context.files.documents_of(after),
+            SnapshotChunks(context.files, after).table,
+        )
+
+    def both_sides(tip: LiveTip) -> tuple[ChangeSet, TransactionLog]:
+        """The changes, and what the branch changed; manifests that their commit needs are read."""
+        nonlocal changes
+        head = context.files.read_snapshot(tip.snapshot_id)
+
+        def ours() -> ChangeSet:
+            found = difference() if changes is None else changes
+            SnapshotChunks(context.files, head).fetch_edited(found)
+            return found
+
+        changes, theirs = together(
+            context.storage, ours, lambda: net_difference(context.history, base, head)
+        )
+        return changes.copy(), theirs
 
     def attempt() -> str:
+        nonlocal seen
+        tip, seen = seen or live_tip(context.refs, branch), None
         # The commit refers to chunk files of a snapshot that nothing else may reach. Announcements
         # are read after the tip: a collection that starts later re-publishes the branch.
-        with pinned_beside(
-            context.storage,
-            context.format.layout,
-            after.id,
-            lambda: live_tip(context.refs, branch),
-        ) as (_, tip):
-            return _commit_on_tip(committer, tip, base, changes.copy(), commit)
+        with pinned_during(
+            context.storage, context.format.layout, after.id, lambda: both_sides(tip)
+        ) as (ours, theirs):
+            return _commit_on_tip(committer, tip, base, ours, theirs, commit)
 
     return retry_on_conflict(context.settings, attempt)
 
 
 def _commit_on_tip(
-    committer: Committer, tip: LiveTip, base: Snapshot, changes: ChangeSet, commit: _Commit
+    committer: Committer,
+    tip: LiveTip,
+    base: Snapshot,
+    changes: ChangeSet,
+    theirs: TransactionLog,
+    commit: _Commit,
 ) -> str:
     """Rebase changes from a base to the tip of a branch and commit them; alters `changes`.
+
+    `theirs` is what changed from the base to the tip.
 
     Raises:
         ConflictError: If the branch moved.
@@ -174,7 +204,7 @@ def _commit_on_tip(
     if isinstance(solver, AppendSolver) and sides.share_appended_chunks(appends):
         advice, appends, solver = _PARTLY_PICKED, {}, solver.others
     sides.drop_common_changes(appends)
-    their_log = sides.without_relocated_chunks(net_difference(context.history, base, head), appends)
+    their_log = sides.without_relocated_chunks(theirs, appends)
     rebase_changes(
         MergeInputs(context=context, base=base, head=head, show=committer.show),
         changes,

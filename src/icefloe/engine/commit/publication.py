@@ -9,6 +9,7 @@ the session wrote before was not collected.
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,12 +26,16 @@ from icefloe.engine.retention.unsettled import Unsettled
 from icefloe.errors import (
     CommitStateUnknownError,
     ConflictError,
+    IcefloeError,
     SessionStateError,
     SnapshotNotFoundError,
 )
-from icefloe.formats.port import LiveTip
+from icefloe.formats.port import LiveTip, branch_moved
+from icefloe.model.ids import SnapshotId
 from icefloe.model.record import Record
 from icefloe.model.snapshot import Snapshot
+from icefloe.objects.snapshot_chunks import SnapshotChunks
+from icefloe.objects.workers import pool
 from icefloe.storage.concurrency import together
 
 if TYPE_CHECKING:
@@ -41,6 +46,7 @@ if TYPE_CHECKING:
     from icefloe.engine.context import Context
     from icefloe.engine.tree.working_tree import WorkingTree
     from icefloe.formats.port import BranchTip, Refs
+    from icefloe.model.transaction_log import TransactionLog
 
     Write = Callable[[CommitMessage], "UnpublishedCommit"]
 
@@ -85,6 +91,10 @@ class Publication:
         self.lease = SessionLease(tree.context.storage, tree.snapshot.id)
         self._started_at = datetime.now(UTC)
         self._unsettled = Unsettled()
+        self._looks_first = False
+        """Whether to look where the branch stands while a commit is written."""
+        self._seen: str | None = None
+        """The snapshot that the branch was last seen at, if it had moved."""
 
     @property
     def _context(self) -> Context:
@@ -107,12 +117,17 @@ class Publication:
     ) -> Snapshot:
         """Publish the changes; where the branch has moved, rebase them and try again."""
         settings = self._context.settings
-        return retry_on_conflict(
-            settings,
-            partial(self.commit, message),
-            tries=min(tries, settings.publish_max_tries),
-            before_retry=partial(self.rebase, solver, show),
-        )
+        # It is expected that the branch moves: to learn it early saves the attempt to publish.
+        self._looks_first = not self._context.storage.capabilities.reads_are_immediate
+        try:
+            return retry_on_conflict(
+                settings,
+                partial(self.commit, message),
+                tries=min(tries, settings.publish_max_tries),
+                before_retry=partial(self.rebase, solver, show),
+            )
+        finally:
+            self._looks_first = False
 
     def amend(self, message: CommitMessage) -> Snapshot:
         """Publish the changes and those of the branch's tip as one commit in place of the tip."""
@@ -171,8 +186,9 @@ class Publication:
         self._unsettled.add(snapshot_id)
         try:
             unpublished.publish(self._context.refs)
-        except ConflictError:
+        except ConflictError as error:
             self._unsettled.settle(snapshot_id)
+            self._seen = error.actual_parent
             raise
         except CommitStateUnknownError as error:
             raise CommitStateUnknownError(error.message, error.key, str(snapshot_id)) from error
@@ -182,11 +198,28 @@ class Publication:
         self._check_no_earlier_attempt_landed()
 
         def write_and_publish(_: LiveTip) -> Snapshot:
-            return self.publish(write(message))
+            newest = pool().submit(self._newest) if self._looks_first else None
+            self._looks_first = False  # after a rebase it was just read
+            unpublished = write(message)
+            if newest is not None:
+                self._refuse_if_moved(newest.result())
+            return self.publish(unpublished)
 
         return retry_after_collection(
             self._context.refs, self.tip, write_and_publish, self._move_to_collected
         )
+
+    def _newest(self) -> BranchTip | None:
+        """Where the branch stands, if that can be told: publishing will tell in any case."""
+        with contextlib.suppress(IcefloeError):
+            return self._context.refs.tip(self.tip.branch)
+        return None
+
+    def _refuse_if_moved(self, newest: BranchTip | None) -> None:
+        """Raise ConflictError if the branch has another snapshot than its tip that we know."""
+        if isinstance(newest, LiveTip) and newest.snapshot_id != self.tip.snapshot_id:
+            self._seen = str(newest.snapshot_id)
+            raise branch_moved(self.tip, newest.snapshot_id)
 
     def _finish(self, unpublished: UnpublishedCommit) -> Snapshot:
         self.lease.end()
@@ -217,7 +250,9 @@ class Publication:
             show: Makes what solvers see of a tree.
         """
         context, tree, base = self._context, self.tree, self.tree.snapshot
-        tip = context.refs.tip(self.tip.branch)
+        tip, (seen, log) = together(
+            context.storage, lambda: context.refs.tip(self.tip.branch), self._read_seen
+        )
         if not isinstance(tip, LiveTip):
             raise ConflictError(f"branch {self.tip.branch!r} was deleted", str(base.id), None)
         if tip.snapshot_id == base.id:
@@ -225,10 +260,13 @@ class Publication:
                 self._move_to_collected(tip)
             return
         self._unsettled.refuse_landed(context.history, base.id, tip)
-        theirs, may_be_collected = together(
+        theirs, may_be_collected, _ = together(
             context.storage,
-            lambda: context.history.changes_between(base.id, tip.snapshot_id),
+            lambda: context.history.changes_between(
+                base.id, tip.snapshot_id, log if tip.snapshot_id == seen else None
+            ),
             lambda: self._may_have_been_collected(self.tip, tip),
+            lambda: tip.snapshot_id == seen and self._fetch_edited(tip.snapshot_id),
         )
         if theirs is None:
             raise ConflictError(
@@ -248,6 +286,31 @@ class Publication:
         self._unsettled.forget()
         self.tip = tip
         tree.show(head, ours)
+
+    def _read_seen(self) -> tuple[SnapshotId | None, TransactionLog | None]:
+        """Read the commit that the branch was seen at, which most often is the newest one.
+
+        Returns its id and its log, if it has one.
+        """
+        seen, self._seen = self._seen, None
+        context = self._context
+        if seen is None or context.storage.capabilities.reads_are_immediate:
+            return None, None
+        with contextlib.suppress(IcefloeError):  # who needs it is told
+            snapshot_id = SnapshotId.from_text(seen)
+            _, log = together(
+                context.storage,
+                lambda: context.files.read_snapshot(snapshot_id),
+                lambda: context.files.read_transaction_log(snapshot_id),
+            )
+            return snapshot_id, log
+        return None, None
+
+    def _fetch_edited(self, snapshot_id: SnapshotId) -> None:
+        """Read what the changes need of a snapshot that they will be laid over."""
+        with contextlib.suppress(IcefloeError):  # who needs it is told
+            head = self._context.files.read_snapshot(snapshot_id)
+            SnapshotChunks(self._context.files, head).fetch_edited(self.tree.changes)
 
     # --- garbage collections beside the session
 

@@ -124,6 +124,7 @@ def write_commit(
     numbered = number_nodes(changes, base, files.format.node_numbering, new_nodes)
     changes = numbered.changes
     chunks = SnapshotChunks(parts, base)
+    chunks.fetch_edited(changes)
     written = ManifestWriter(parts, base, chunks, changes, settings, numbered.others).write()
     edits, new_file = _with_attributes(
         parts, _edited_nodes(changes, written), settings.inline_attributes_threshold_bytes

@@ -11,6 +11,7 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from icefloe.errors import SnapshotNotFoundError
+from icefloe.storage.concurrency import together
 from icefloe.storage.presence import is_there
 
 if TYPE_CHECKING:
@@ -79,11 +80,17 @@ class _Search:
         mine, theirs = self._lines.values()
         # In insertion order: the newest ancestor of one side that the other side has, too.
         fork = next((stub for stub in mine.values() if stub.id in theirs), None)
-        source, target = (self._contained(tip, fork) for tip in self._tips)
+        source, target, fork_exists = together(
+            self._context.storage,
+            lambda: self._contained(self._tips[0], fork),
+            lambda: self._contained(self._tips[1], fork),
+            lambda: fork is not None and fork.id not in self._tips and self._exists(fork.id),
+        )
         for common in self._newest_first(source, target):
             if not all(self._is_unbroken(line, common) for line in self._lines.values()):
                 break
-            if common in self._tips or self._exists(common):
+            is_fork = fork is not None and common == fork.id
+            if common in self._tips or (fork_exists if is_fork else self._exists(common)):
                 return MergeBase(common, self._line_beyond(source, target))
             if common in mine or common in theirs:
                 raise SnapshotNotFoundError(_gone(self._tips, common), str(common))

@@ -29,7 +29,7 @@ from icefloe.objects.snapshot_chunks import SnapshotChunks
 from icefloe.storage.concurrency import together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from icefloe.changes.compare import ReadableNodes
     from icefloe.engine.info import Diff
@@ -243,10 +243,13 @@ class History:
             snapshot = parent
 
     def ancestry(
-        self, snapshot_id: SnapshotId, up_to: Collection[SnapshotId] = ()
+        self,
+        snapshot_id: SnapshotId,
+        up_to: Collection[SnapshotId] = (),
+        known_cuts: frozenset[SnapshotId] | None = None,
     ) -> Iterator[Snapshot]:
         """A snapshot and its ancestors, newest first; not beyond the first of some snapshots."""
-        cuts = self.cuts.all()
+        cuts = self.cuts.all() if known_cuts is None else known_cuts
         for snapshot in self._recorded_ancestry(snapshot_id, cuts, up_to):
             if snapshot.id not in cuts:
                 yield snapshot
@@ -292,13 +295,20 @@ class History:
             ids = up_to_cut(up_to_cut(known or [snapshot.parent_id], cuts), last)
             is_last = ids[-1] in last
             read_ahead = min(4 * read_ahead, limit)
-            for ancestor_id, ancestor in zip(ids, self.files.find_snapshots(ids), strict=True):
+            for ancestor_id, ancestor in zip(ids, self._find_each(ids), strict=True):
                 if ancestor is None:
                     yield from self.instead_of_missing(snapshot, ancestor_id, seen)
                     return
                 _refuse_cycle(ancestor_id, seen)
                 yield ancestor
                 snapshot = ancestor
+
+    def _find_each(self, snapshot_ids: list[SnapshotId]) -> Iterable[Snapshot | None]:
+        """Read snapshots, at the same time unless one is damaged: it hides none before it."""
+        try:
+            return self.files.find_snapshots(snapshot_ids)
+        except FormatError:
+            return map(self.find, snapshot_ids)
 
     def instead_of_missing(
         self, child: Snapshot, missing: SnapshotId, walked: Collection[SnapshotId] = ()
@@ -465,9 +475,13 @@ class History:
         """Whether a snapshot is an ancestor of another and has not expired."""
         return any(stub.id == older for stub in self.stubs(newer))
 
-    def changes_between(self, older: SnapshotId, newer: SnapshotId) -> TransactionLog | None:
-        """What the commits after `older` up to `newer` changed; None unless it is an ancestor."""
-        newest_log: TransactionLog | None = None
+    def changes_between(
+        self, older: SnapshotId, newer: SnapshotId, newest_log: TransactionLog | None = None
+    ) -> TransactionLog | None:
+        """What the commits after `older` up to `newer` changed; None unless it is an ancestor.
+
+        `newest_log` is that of `newer` itself, where it was read.
+        """
         is_near = self.files.storage.capabilities.reads_are_immediate
         if is_near or self.files.has_snapshot(newer):
             path = self.between(older, newer)

@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -65,12 +66,15 @@ from icefloe.formats.port import LiveTip, ObjectKind
 from icefloe.html_tables import Report
 from icefloe.model.ids import SnapshotId
 from icefloe.objects.shared_caches import forget_shared
+from icefloe.objects.workers import do_later
 from icefloe.storage.clock import CLOCK_FOLDER, storage_now
 from icefloe.storage.concurrency import each_at_once, together
 from icefloe.storage.port import ObjectInfo, Swept
 from icefloe.storage.probe import PROBE_FOLDER
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import numpy.typing as npt
 
     from icefloe.engine.context import Context
@@ -229,7 +233,7 @@ class _Collection:
         # Nothing here depends on the storage's time, but for what is made of it.
         now, (listed, references), (debris, leases) = together(
             self._storage,
-            lambda: storage_now(self._storage),
+            lambda: storage_now(self._storage, partial(do_later, self._storage)),
             lambda: self._list(marks),
             lambda: _debris_and_leases(self._storage),
         )
@@ -256,11 +260,11 @@ class _Collection:
         )
         garbage = self._without_strangers(candidates.without(marks))
         if self._dry_run or garbage.is_empty:
-            notes = debris.notes(leases, now)
+            notes = debris.notes({lease.id for lease in leases}, now)
             if not self._dry_run:
                 self._delete_notes(notes)
             return self._summary(garbage, notes)
-        return self._delete_announced(garbage, marks)
+        return self._delete_announced(garbage, marks, references)
 
     def _list(self, marks: Marks) -> tuple[_Listed, RefTargets]:
         """All objects, and then what references point to (G1)."""
@@ -279,7 +283,9 @@ class _Collection:
         objects[ObjectKind.SNAPSHOT] = self._snapshots(objects[ObjectKind.SNAPSHOT])
         listed = _Listed(objects, files)
         references, _ = together(
-            self._storage, lambda: read_references(self._context), marks.history.cuts.all
+            self._storage,
+            lambda: read_references(self._context),
+            lambda: first_snapshots(marks),  # reads all cuts, which histories lead to
         )
         return listed, references
 
@@ -341,7 +347,7 @@ class _Collection:
                 marks.add_histories(sorted(references.all()))
             except SnapshotNotFoundError:
                 moved = read_references(self._context)
-                if moved == references:
+                if moved[:2] == references[:2]:
                     raise
                 references = moved
             else:
@@ -352,7 +358,9 @@ class _Collection:
         # A writer that died after its snapshot, or flushed it, may have built on others.
         marks.add_histories(map(SnapshotId, snapshots.each_id()), is_whole=False)
 
-    def _delete_announced(self, garbage: _Garbage, marks: Marks) -> GCSummary:
+    def _delete_announced(
+        self, garbage: _Garbage, marks: Marks, references: RefTargets
+    ) -> GCSummary:
         with Lease(self._storage, holder="garbage collection", protects_new=False) as lease:
             snapshots = garbage.objects[ObjectKind.SNAPSHOT]
             announce(
@@ -360,7 +368,7 @@ class _Collection:
             )  # G4
             try:
                 if not garbage.is_empty:
-                    self._move_branches()  # G7
+                    self._move_branches(references)  # G7
                 garbage, (cuts, notes) = together(
                     self._storage,
                     lambda: self._spare(garbage, marks, lease),
@@ -377,11 +385,14 @@ class _Collection:
         logger.info("collected garbage in %s: %s", self._storage.location, summary)
         return summary
 
-    def _move_branches(self) -> None:
+    def _move_branches(self, references: RefTargets) -> None:
         """Publish the tip of every branch again, so that commits in progress notice."""
         moved: set[str] | None = None
+        # Entries are never altered, and publishing fails where one more is not listed yet.
+        known = references.tips
         for _ in range(self._context.settings.publish_max_tries):
-            tips = CarefulRefs(self._context).tips().values()
+            tips = CarefulRefs(self._context).tips(known).values()
+            known = {}
             branches = self._context.refs.repeat(
                 [
                     tip
@@ -401,7 +412,7 @@ class _Collection:
         """Read leases, references and new snapshots again, and retain what they reach by now."""
         snapshots, manifests = len(marks.snapshots), marks.manifest_ids()
         # Who pins a snapshot names it before the pin is released: references come after leases.
-        leases = [lease for lease in LeaseFiles(self._storage).find() if lease.id != own.id]
+        leases = LeaseFiles(self._storage).find(but=own.id)
         garbage = garbage.older_than(_cutoff(garbage.cutoff, leases))  # G2
         layout = self._context.format.layout
         references, listed = together(
@@ -445,8 +456,8 @@ class _Collection:
             return list(self._storage.list(f"{CUTS_FOLDER}/")) if has_snapshots else []
 
         def notes() -> dict[str, int]:
-            debris, leases = _debris_and_leases(self._storage)
-            return debris.notes(leases, self._now)
+            debris = _Debris.find(self._storage)
+            return debris.notes(LeaseFiles(self._storage).ids(), self._now)
 
         return together(self._storage, cuts, notes)
 
@@ -506,9 +517,8 @@ class _Debris(NamedTuple):
         )
         return cls(announcements, clocks + probes)
 
-    def notes(self, leases: list[StoredLease], now: datetime) -> dict[str, int]:
-        """Those that nothing needs any more, with their sizes."""
-        held = {lease.id for lease in leases}
+    def notes(self, held: Collection[str], now: datetime) -> dict[str, int]:
+        """Those that nothing needs any more, with their sizes; `held` are the ids of leases."""
         left = [info for lease_id, info in self.announcements.items() if lease_id not in held]
         last = now - _DEBRIS_AFTER
         left += [info for info in self.others if info.last_modified < last]

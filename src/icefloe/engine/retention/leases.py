@@ -23,7 +23,7 @@ from icefloe.engine.retention.background import keep_calling
 from icefloe.errors import IcefloeError, InvalidInputError, ObjectNotFoundError, StorageError
 from icefloe.model.ids import SnapshotId
 from icefloe.model.record import Record
-from icefloe.objects.workers import pool
+from icefloe.objects.workers import do_later
 from icefloe.storage.concurrency import each_at_once, together
 from icefloe.storage.presence import is_there
 
@@ -98,14 +98,25 @@ class LeaseFiles:
         """Read nothing yet."""
         self._storage = storage
 
-    def find(self) -> list[StoredLease]:
-        """All leases, including those that have lapsed."""
+    def find(self, but: str | None = None) -> list[StoredLease]:
+        """All leases, including those that have lapsed, but for one that the caller holds."""
+        files = self._files()
+        if but is not None:
+            files.pop(but, None)
+        leases = each_at_once(self._storage, lambda each: self._find(*each), files.items())
+        return [lease for lease in leases if lease is not None]
+
+    def ids(self) -> set[str]:
+        """Ids of all leases, including those that have lapsed."""
+        return set(self._files())
+
+    def _files(self) -> dict[str, list[ObjectInfo]]:
+        """The files of each lease by its id."""
         prefix = f"{LEASES_FOLDER}/"
         files: dict[str, list[ObjectInfo]] = {}
         for info in self._storage.list(prefix):
             files.setdefault(info.key[len(prefix) :].partition("/")[0], []).append(info)
-        leases = each_at_once(self._storage, lambda each: self._find(*each), files.items())
-        return [lease for lease in leases if lease is not None]
+        return files
 
     def _find(self, lease_id: str, infos: Sequence[ObjectInfo]) -> StoredLease | None:
         """Read one lease from its files; None if it was released in the meantime."""
@@ -323,10 +334,7 @@ class Lease:
 
     def _later(self, tidy: Callable[[], None]) -> None:
         """Do what nobody depends on: files that are left behind lapse by themselves."""
-        if self._storage.capabilities.reads_are_immediate:
-            tidy()
-        else:
-            pool().submit(tidy)
+        do_later(self._storage, tidy)
 
     def renew_later(self) -> None:
         """Have a background thread renew the lease as long as this object lives."""

@@ -28,7 +28,7 @@ from icefloe.storage.forwarding import ForwardingStorage
 from icefloe.storage.presence import is_there
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     import numpy.typing as npt
 
@@ -88,6 +88,8 @@ class RefTargets(NamedTuple):
 
     branches: dict[str, SnapshotId]
     tags: dict[str, SnapshotId]
+    tips: Mapping[str, BranchTip] = {}
+    """The states of the branches that were found."""
 
     def all(self) -> set[SnapshotId]:
         """All snapshots that a branch or tag points to."""
@@ -100,22 +102,33 @@ class CarefulRefs:
     def __init__(self, context: Context) -> None:
         """Read nothing yet."""
         self._storage = context.storage
+        self._is_one_file = context.format.swaps_references
         self.listed = context.format.make_refs(context.storage).view()
         """The references as listings show them."""
         self._probed = context.format.make_refs(_WithoutPages(context.storage)).view()
 
-    def tips(self) -> dict[str, BranchTip]:
+    def tips(self, known: Mapping[str, BranchTip] | None = None) -> dict[str, BranchTip]:
         """Newest states of all branches that are listed.
+
+        A state that is `known` and still listed as the newest one is not read again: only for
+        callers to whom it does no harm that listings lag behind.
 
         Raises:
             FormatError: If an entry is missing before the newest one of a branch.
         """
-        listed = self.listed.newest_numbers()
+        if self._is_one_file:
+            return self.listed.tips()
+        numbers = self.listed.newest_numbers()
+        newest: dict[str, BranchTip] = {
+            branch: tip
+            for branch, tip in (known or {}).items()
+            if numbers.get(branch) == tip.sequence
+        }
+        listed = {branch: number for branch, number in numbers.items() if branch not in newest}
         if self._storage.capabilities.lists_in_pages:
             for branch, number in listed.items():
                 self._probed.start_at(DeletedTip(branch, number))
         tips = each_at_once(self._storage, self._probed.tip, listed)
-        newest = {}
         for (branch, number), tip in zip(listed.items(), tips, strict=True):
             if tip is not None and number > tip.sequence:
                 # The tip was found by its number, and a gap hides what comes after it.
@@ -134,7 +147,7 @@ def read_references(context: Context) -> RefTargets:
     careful = CarefulRefs(context)
     tips, tags = together(context.storage, careful.tips, careful.listed.tag_targets)
     live = {name: tip.snapshot_id for name, tip in tips.items() if isinstance(tip, LiveTip)}
-    return RefTargets(live, tags)
+    return RefTargets(live, tags, tips)
 
 
 class MarkedManifest(NamedTuple):

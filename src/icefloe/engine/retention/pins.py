@@ -132,12 +132,30 @@ def pinned_beside(
 
     Announcements of collections are read after that.
     """
-    lease = SnapshotLease(
-        storage, layout, [snapshot_id], lifetime=_PIN_LIFETIME, protects_new=False
-    )
+    lease = _pin(storage, layout, snapshot_id)
     try:
         _, result = together(storage, lease.begin, work)
         lease.take()
         yield lease, result
     finally:
         lease.release_later()
+
+
+@contextlib.contextmanager
+def pinned_during(
+    storage: Storage, layout: Layout, snapshot_id: SnapshotId, work: Callable[[], _Result]
+) -> Iterator[_Result]:
+    """Like `pinned`, with the result of work that need not wait for the pin.
+
+    Not for reading where a branch stands: announcements of collections must be read after that.
+    """
+    lease = _pin(storage, layout, snapshot_id)
+    try:
+        _, result = together(storage, lease.take, work)
+        yield result
+    finally:
+        lease.release_later()
+
+
+def _pin(storage: Storage, layout: Layout, snapshot_id: SnapshotId) -> SnapshotLease:
+    return SnapshotLease(storage, layout, [snapshot_id], lifetime=_PIN_LIFETIME, protects_new=False)

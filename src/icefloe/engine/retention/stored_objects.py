@@ -106,6 +106,24 @@ class StoredObjects(NamedTuple):
         return map(id_bytes, self.ids.tolist())
 
 
+class ListedSizes:
+    """Bytes of objects, asked for one at a time."""
+
+    def __init__(self, objects: StoredObjects) -> None:
+        """Sort the objects once."""
+        order = np.argsort(objects.ids, kind="stable")
+        self._ids = objects.ids[order]
+        self._sizes = objects.sizes[order]
+
+    def get(self, object_id: bytes) -> int | None:
+        """Bytes of an object; None if it is not listed."""
+        value = id_column([object_id])[0]
+        row = int(np.searchsorted(self._ids, value))
+        if row == len(self._ids) or self._ids[row] != value:
+            return None
+        return int(self._sizes[row])
+
+
 class KeyRange(NamedTuple):
     """Keys after one, and up to and with another; an empty text is no limit."""
 
