@@ -12,15 +12,18 @@ from hypothesis import strategies as st
 
 import icefloe
 from icefloe import ChunkPackingConfig, ConflictDetector, Repository, RepositoryConfig
+from icefloe.engine.branches import commits
 from icefloe.errors import (
     ConflictError,
     FormatError,
+    IcefloeError,
     InvalidInputError,
     NodeNotFoundError,
     RefNotFoundError,
 )
 from icefloe.formats.registry import detect
 from icefloe.testing.faults import FaultyStorage
+from icefloe.upkeep.compaction import LocalPackWriter
 from tests.builders import new_repository
 from tests.formats import PUBLISHING, folder, how
 from tests.integration.maintained import DAY, HOUR, NATIVE, PACKED, fill, make, names, values, wait
@@ -320,3 +323,50 @@ def test_content_is_the_same_after_any_compaction(
     if summary.snapshot_id is not None:
         repo.expire_snapshots(keep_last=1)
         assert repo.chunk_file_stats().sizes.min() > 0
+
+
+@pytest.mark.parametrize("what", ["compact", "rewrite_manifests"])
+def test_another_repository_in_place_of_the_one_that_is_rewritten_stays(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has as many commits, so that the next entry of the branch is free there, too."""
+    storage = icefloe.in_memory_storage()
+
+    def start(value: int) -> Repository:
+        config = RepositoryConfig(
+            inline_chunk_threshold_bytes=0, chunk_packing=ChunkPackingConfig(max_chunk_bytes=0)
+        )
+        repo = Repository.create(storage, config, **how())
+        with repo.transaction("main", message=f"of {value}") as store:
+            zarr.create_array(store, name="a", shape=4, chunks=(1,), dtype="u1")[:] = value
+        return repo
+
+    repo = start(1)
+    others: list[Repository] = []
+
+    def replace_repository() -> None:
+        if not others:
+            storage.delete_many([info.key for info in storage.list("")])
+            others.append(start(2))
+
+    def write_all(writer: Any, packs: Any) -> Any:
+        yield from original(writer, packs)
+        replace_repository()
+
+    def rewritten(*arguments: Any) -> Any:
+        snapshot = rewrite(*arguments)
+        replace_repository()
+        return snapshot
+
+    original, rewrite = LocalPackWriter.write_all, commits.rewrite_manifests
+    monkeypatch.setattr(LocalPackWriter, "write_all", write_all)
+    monkeypatch.setattr(commits, "rewrite_manifests", rewritten)
+    with pytest.raises(IcefloeError):
+        repo.compact(branch="main") if what == "compact" else repo.rewrite_manifests(
+            "again", branch="main"
+        )
+    (other,) = others
+    assert [info.message for info in Repository.open(storage).ancestry(branch="main")] == [
+        info.message for info in other.ancestry(branch="main")
+    ]
+    assert values(Repository.open(storage), branch="main") == [2, 2, 2, 2]

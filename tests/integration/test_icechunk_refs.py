@@ -42,6 +42,7 @@ from icefloe.testing.clock import ClockedStorage
 from icefloe.testing.faults import Fault, FaultyStorage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from icefloe.session import Session
@@ -579,7 +580,7 @@ def test_a_history_of_version_2_takes_one_request() -> None:
     assert infos[3].manifests == repo.list_manifest_files(infos[3].id)
     assert infos[3].manifests
     keys = {key for _, key in storage.trace}
-    assert keys == {f"snapshots/{infos[3].id}"}
+    assert keys == {"repo", f"snapshots/{infos[3].id}"}
 
 
 @BOTH
@@ -625,3 +626,38 @@ def test_histories_end_where_another_process_expired_them() -> None:
     assert gone.message == "1"
     with pytest.raises(SnapshotNotFoundError):
         Repository.open(repo.storage).ancestry(snapshot_id=gone.id)
+
+
+LATE_USES: dict[str, Callable[[Repository], object]] = {
+    "garbage_collect": lambda repo: repo.garbage_collect(timedelta(0)).bytes_deleted,
+    "chunk_storage_stats": lambda repo: repo.chunk_storage_stats(),
+    "branch_storage_stats": lambda repo: repo.branch_storage_stats(),
+    "verify": lambda repo: repo.verify().problems,
+    "lookup_snapshot": lambda repo: repo.lookup_snapshot(repo.lookup_branch("main")).parent_id,
+}
+
+
+@BOTH
+@pytest.mark.parametrize("use", LATE_USES)
+def test_an_open_repository_finds_out_that_others_expired_and_collected(
+    version: int, use: str
+) -> None:
+    repo = make(version)
+    for number in range(3):
+        with repo.transaction("main", message=str(number)) as store:
+            zarr.open_array(store, path="a")[number] = 1
+    list(repo.ancestry(branch="main"))
+    other = Repository.open(repo.storage)
+    other.expire_snapshots(other.lookup_snapshot(other.lookup_branch("main")).written_at)
+    other.garbage_collect(timedelta(0))
+    assert LATE_USES[use](repo) == LATE_USES[use](Repository.open(repo.storage))
+
+
+def test_the_parent_of_a_snapshot_is_the_one_that_expiry_elsewhere_gave_it() -> None:
+    repo = make(2)
+    with repo.transaction("main", message="another") as store:
+        zarr.open_array(store, path="a")[0] = 1
+    tip = repo.lookup_branch("main")
+    other = Repository.open(repo.storage)
+    other.expire_snapshots(other.lookup_snapshot(tip).written_at)
+    assert repo.lookup_snapshot(tip).parent_id == other.lookup_snapshot(tip).parent_id

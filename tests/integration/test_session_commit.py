@@ -22,6 +22,7 @@ from icefloe import (
     Repository,
     SessionStateError,
 )
+from icefloe.engine.retention import uncommitted
 from icefloe.testing.requests import FarStorage
 from tests.documents import (
     array,
@@ -32,7 +33,7 @@ from tests.documents import (
     node_paths,
     set_chunks,
 )
-from tests.formats import FORMATS, OFFICIAL_FORMATS, needs_moves
+from tests.formats import FORMATS, OFFICIAL_FORMATS, folder, needs_moves
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -581,3 +582,56 @@ def test_a_commit_lands_in_no_other_repository(name: str, with_rebase: bool, is_
         late.commit("late", rebase_with=icefloe.ConflictDetector() if with_rebase else None)
     assert other.lookup_snapshot(other.lookup_branch("main")).message == "second"
     assert zarr.open_array(other.readonly_session("main").store, path="a", mode="r")[0] == 1
+
+
+@pytest.mark.parametrize("is_far", [False, True], ids=["near", "far"])
+@pytest.mark.parametrize("way", ["commit", "rebase", "rebase first"])
+@pytest.mark.parametrize("name", [*FORMATS, *OFFICIAL_FORMATS])
+def test_chunks_that_were_deleted_with_a_new_repository_are_not_committed(
+    name: str, way: str, is_far: bool
+) -> None:
+    """Every repository has the same first snapshot, so that the branch looks as it did."""
+    storage = icefloe.in_memory_storage()
+    place = FarStorage(storage) if is_far else storage
+    packing = icefloe.ChunkPackingConfig(max_chunk_bytes=0)
+    config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0, chunk_packing=packing)
+
+    def make() -> Repository:
+        return Repository.create(place, config, **{**FORMATS, **OFFICIAL_FORMATS}[name])
+
+    late = make().writable_session("main")
+    zarr.create_array(late.store, name="a", shape=4, chunks=(2,), dtype="i4")[:] = 2
+    storage.delete_many([info.key for info in storage.list("")])
+    other = make()
+    if way != "commit":
+        with other.transaction("main", message="second") as store:
+            zarr.create_array(store, name="b", shape=4, chunks=(2,), dtype="i4")[:] = 1
+    tip = other.lookup_branch("main")
+    solver = None if way == "commit" else icefloe.ConflictDetector()
+    with pytest.raises(SessionStateError, match=r"2 .*files that this session wrote"):
+        late.rebase(solver) if way == "rebase first" else late.commit("late", rebase_with=solver)
+    assert other.lookup_branch("main") == tip
+
+
+@pytest.mark.parametrize("name", [*FORMATS, *OFFICIAL_FORMATS])
+def test_many_chunks_that_were_deleted_are_missed_in_a_listing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uncommitted, "_FEW_FILES", 3)
+    storage = icefloe.in_memory_storage()
+    packing = icefloe.ChunkPackingConfig(max_chunk_bytes=0)
+    config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0, chunk_packing=packing)
+    repo = Repository.create(storage, config, **{**FORMATS, **OFFICIAL_FORMATS}[name])
+    session = repo.writable_session("main")
+    values = zarr.create_array(session.store, name="a", shape=8, chunks=(2,), dtype="i4")
+    values[:] = 2
+    files = [
+        info for info in storage.list("") if info.key.startswith(folder("chunks", repo.generation))
+    ]
+    assert len(files) == 4
+    data = storage.get(files[0].key)
+    storage.delete_many([files[0].key])
+    with pytest.raises(SessionStateError, match="1 files that this session wrote, such as"):
+        session.commit("late")
+    storage.put(files[0].key, data)
+    session.commit("all are there")

@@ -100,6 +100,14 @@ class ChunkEdits:
                 twin._tables.append(ArrayChunks(moved, table.refs.take(order)))
         return twin
 
+    def written(self) -> Iterator[ChunkRefs]:
+        """References of chunks that do not wait for a pack, and of some that they replaced."""
+        yield from (table.refs for table in self._tables if isinstance(table, ArrayChunks))
+        waiting_or_gone = (PendingRef, type(None))
+        single = [ref for ref in self._single.values() if not isinstance(ref, waiting_or_gone)]
+        if single:
+            yield ChunkRefs.of(single)
+
     # --- chunks that wait for their pack
 
     def pending_bytes(self) -> int:

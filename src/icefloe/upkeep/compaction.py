@@ -291,6 +291,7 @@ def _publish(
         snapshot = _commit_moves(context, base, moves, message)
         if snapshot is None:
             return None  # others have changed all of it
+        context.refs.check_same_repository(current)  # copying may have taken hours
         context.refs.publish(current, snapshot)
         return str(snapshot.id)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import zstandard
@@ -10,6 +12,7 @@ from icefloe.errors import FormatError
 from icefloe.formats.container import compress, decompress
 from icefloe.formats.icechunk.codec import IcechunkCodec
 from icefloe.formats.icechunk.container import HEADER_SIZE, FlatFileType, open_file
+from icefloe.formats.icechunk.tables import Body
 from icefloe.formats.port import NeedsMore
 from icefloe.model.chunk_refs import (
     ChunkRef,
@@ -96,6 +99,34 @@ def test_a_bad_reference_is_an_error_when_it_is_looked_up() -> None:
     assert manifest.find(NODE, (0,)) == reference(0)
     with pytest.raises(FormatError, match=r"key.*UTF-8"):
         manifest.array(NODE)
+
+
+def test_a_long_location_does_not_make_short_ones_expensive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Invariant 9: work follows the size of a file, whatever is in it."""
+    locations = [f"s3://bucket/{row:05}.nc" for row in range(COUNT // 2)]
+    locations[100:104] = [f"s3://bucket/{'x' * 65_536}{number // 2}" for number in range(4)]
+    refs = ChunkRefs.of([VirtualRef(location, 0, 7) for location in locations])
+    chunks = ArrayChunks.from_sorted(np.arange(len(refs))[:, None], refs)
+    data = IcechunkCodec(1).encode_manifest([(NODE, chunks)]).data
+    gathered = 0
+    gather = Body.gather
+
+    def counting(body: Body, positions: Any, dtype: Any) -> Any:
+        nonlocal gathered
+        gathered += len(positions) * np.dtype(dtype).itemsize
+        return gather(body, positions, dtype)
+
+    monkeypatch.setattr(Body, "gather", counting)
+    _, block = opened(data)
+    urls = block.refs.locations.urls.tolist()
+    assert urls == locations[:101] + locations[102:103] + locations[104:]
+    assert [block.refs.get(row) for row in range(len(refs))] == [
+        VirtualRef(location, 0, 7) for location in locations
+    ]
+    body = open_file(data, FlatFileType.MANIFEST, "key").body
+    assert gathered < 10 * len(body)
 
 
 @pytest.mark.parametrize("body", [b"", b"abc" * 1000, bytes(5_000_000), bytes(range(256)) * 999])

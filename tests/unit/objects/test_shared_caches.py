@@ -15,7 +15,7 @@ import icefloe
 from icefloe import Repository, local_filesystem_storage, s3_storage
 from icefloe.errors import FormatError
 from icefloe.model.chunk_refs import ChunkRefs, NativeRef, VirtualRef
-from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId, NodeId
+from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId, NodeId, SnapshotId
 from icefloe.model.manifest import ArrayChunks, LazyBlock, Manifest, ManifestIndex, lay_out
 from icefloe.objects import shared_caches
 from icefloe.objects.cache import ByteCache
@@ -262,3 +262,46 @@ def test_a_fork_while_a_cache_is_in_use_leaves_it_usable() -> None:
                 os._exit(2)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+class Slow(ForwardingStorage):
+    """Answers the first request for a key with what was there, when a second one comes."""
+
+    key = ""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.asked = threading.Event()
+        self.asked_again = threading.Event()
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        data = super().get(key, start, length)
+        if key == self.key:
+            is_first = not self.asked.is_set()
+            (self.asked if is_first else self.asked_again).set()
+            if is_first:
+                self.asked_again.wait(10)
+        return data
+
+
+def test_who_reads_again_does_not_get_what_another_thread_began_to_read() -> None:
+    """Expiry in version 1 of the official format gives a snapshot another parent."""
+    storage = MemoryStorage()
+    writer = Repository.create(storage, generation="icechunk", spec_version=1)
+    ids = [writer.lookup_branch("main")]
+    for number in range(2):
+        session = writer.writable_session("main")
+        session.tree.set_document(f"/{number}", group())
+        ids.append(session.commit(str(number)))
+    slow = Slow(storage)
+    files = Repository.open(slow)._context.files
+    first, _, newest = map(SnapshotId.parse, ids)
+    files.read_snapshot(newest)  # the file that `open` has read
+    files.forget()
+    slow.key = files.format.layout.snapshot(newest)
+    early = threading.Thread(target=files.read_snapshot, args=(newest,))
+    early.start()
+    assert slow.asked.wait(10)
+    writer.expire_snapshots(writer.lookup_snapshot(ids[2]).written_at)
+    assert files.read_snapshot(newest, reread=True).parent_id == first
+    early.join()

@@ -125,6 +125,7 @@ def commit_rewritten_manifests(
             context.settings,
             replaced=replaced,
         )
+        context.refs.check_same_repository(tip)  # there may have been many manifests
         context.refs.publish(tip, snapshot)
         return str(snapshot.id)
 

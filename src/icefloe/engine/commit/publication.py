@@ -21,7 +21,11 @@ from icefloe.engine.commit.write import CommitMessage, Replaced, write_commit
 from icefloe.engine.retention.branch_moves import retry_after_collection, retry_on_conflict
 from icefloe.engine.retention.pins import pinned
 from icefloe.engine.retention.session_lease import SessionLease
-from icefloe.engine.retention.uncommitted import check_own_files
+from icefloe.engine.retention.uncommitted import (
+    check_own_files,
+    check_still_there,
+    written_files,
+)
 from icefloe.engine.retention.unsettled import Unsettled
 from icefloe.errors import (
     CommitStateUnknownError,
@@ -31,7 +35,7 @@ from icefloe.errors import (
     SnapshotNotFoundError,
 )
 from icefloe.formats.port import LiveTip, branch_moved
-from icefloe.model.ids import SnapshotId
+from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.model.record import Record
 from icefloe.model.snapshot import Snapshot
 from icefloe.objects.snapshot_chunks import SnapshotChunks
@@ -159,14 +163,17 @@ class Publication:
         self, message: CommitMessage, replaced: Callable[[], Replaced | None]
     ) -> UnpublishedCommit:
         context, tree = self._context, self.tree
+        checks = [partial(context.refs.check_same_repository, self.tip)]
+        if self._has_first_base:
+            checks += self._checks_of_files()
         with tree.packed() as (changes, uploads):
             # A snapshot over objects that are gone would only be more garbage.
             self._check_lapsed_lease()
-            check = partial(context.refs.check_same_repository, self.tip)
-            if uploads is None:
-                check()
-            else:
-                uploads.check(check)
+            for check in checks:
+                if uploads is None:
+                    check()
+                else:
+                    uploads.check(check)
             snapshot = write_commit(
                 context.files,
                 tree.snapshot,
@@ -177,6 +184,16 @@ class Publication:
                 uploads=uploads,
             )
         return UnpublishedCommit(snapshot, self.tip)
+
+    @property
+    def _has_first_base(self) -> bool:
+        """Whether our base is the first snapshot, by which no repository is known from another."""
+        return self.tree.snapshot.id == FIRST_SNAPSHOT_ID
+
+    def _checks_of_files(self) -> list[partial[None]]:
+        """What shows that the repository is the one in which we wrote: our files are there."""
+        files = written_files(self._context, self.tree.changes)
+        return [partial(check_still_there, self._context, files)] if files else []
 
     def publish(self, unpublished: UnpublishedCommit) -> Snapshot:
         """Make a commit visible; raises ConflictError if the branch has moved."""
@@ -275,7 +292,7 @@ class Publication:
                 str(base.id),
                 str(tip.snapshot_id),
             )
-        if may_be_collected:
+        if may_be_collected or self._has_first_base:
             check_own_files(context, tree.changes)
         head = context.files.read_snapshot(tip.snapshot_id)
         ours = tree.portable_changes()

@@ -263,7 +263,7 @@ class History:
     def with_shown_parent(self, snapshot: Snapshot) -> Snapshot:
         """A snapshot with the parent that it has after expiry."""
         if self.files.format.is_official:  # expiry gives it that parent itself
-            return self.files.read_snapshot(snapshot.id, reread=True)
+            return self._reread(snapshot.id)
         root = self.cuts.root_behind(snapshot.id)
         if root is None:
             return snapshot
@@ -321,7 +321,7 @@ class History:
         """
         if self.files.format.is_official:
             # Another process may have expired it, and given the child another parent.
-            shown = self.files.read_snapshot(child.id, reread=True)
+            shown = self._reread(child.id)
             if shown.parent_id is not None and shown.parent_id != missing:
                 yield from self._recorded_ancestry(shown.parent_id, frozenset(), frozenset())
                 return
@@ -344,6 +344,13 @@ class History:
             "the repository is damaged",
             str(missing),
         )
+
+    def _reread(self, snapshot_id: SnapshotId) -> Snapshot:
+        """A snapshot with the parent that its file, or the list of snapshots, has now."""
+        if self.refs.lists_snapshots:
+            self.refs.listed_history(snapshot_id, reread=True)
+            return self.files.read_snapshot(snapshot_id)
+        return self.files.read_snapshot(snapshot_id, reread=True)
 
     def merged_by(self, snapshot_ids: list[SnapshotId]) -> dict[SnapshotId, tuple[SnapshotId, ...]]:
         """The tips of other branches that snapshots merged; reads all of these snapshots."""

@@ -145,7 +145,13 @@ class CarefulRefs:
 def read_references(context: Context) -> RefTargets:
     """Read all branches and tags from the storage, also where listings lag behind."""
     careful = CarefulRefs(context)
-    tips, tags = together(context.storage, careful.tips, careful.listed.tag_targets)
+    tips, tags, _ = together(
+        context.storage,
+        careful.tips,
+        careful.listed.tag_targets,
+        # Others may have expired and collected what it listed when it was read last.
+        lambda: context.refs.listed_history(FIRST_SNAPSHOT_ID, reread=True),
+    )
     live = {name: tip.snapshot_id for name, tip in tips.items() if isinstance(tip, LiveTip)}
     return RefTargets(live, tags, tips)
 
@@ -294,6 +300,8 @@ class Marks:
                     descendant = self.files.read_snapshot(child)
                     for snapshot in self.history.instead_of_missing(descendant, snapshot_id):
                         self.add_snapshot(snapshot)
+                    # Who expired them may have listed their logs only now.
+                    self._earlier_logs.update(self.history.refs.earlier_logs(child) or ())
 
     def add_paths(self, tips: Iterable[SnapshotId], bases: Collection[SnapshotId]) -> None:
         """Mark the snapshots between bases and tips that descend from them, even expired ones.

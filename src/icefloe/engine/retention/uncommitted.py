@@ -14,12 +14,13 @@ import numpy as np
 
 from icefloe.engine.retention.announcements import running_collections
 from icefloe.errors import FormatError, ObjectNotFoundError, SessionStateError
+from icefloe.formats.port import ObjectKind
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.ids import ChunkFileId
 from icefloe.objects.snapshot_chunks import linked_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from icefloe.changes.change_set import ChangeSet
     from icefloe.engine.context import Context
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from icefloe.model.ids import ManifestId
     from icefloe.model.nodes import ArrayNode
     from icefloe.storage.port import ObjectInfo, Storage
+
+_FEW_FILES = 100
+"""More are looked for in a listing, which has a thousand in one answer."""
 
 
 def check_own_files(context: Context, changes: ChangeSet) -> None:
@@ -41,6 +45,36 @@ def check_own_files(context: Context, changes: ChangeSet) -> None:
     if old:
         in_base = _of_base(context, changes, {files[key] for key in old})
         _raise_of_old([key for key in old if files[key] not in in_base], "chunk files")
+
+
+def written_files(context: Context, changes: ChangeSet) -> list[str]:
+    """Keys of the chunk files and manifests that changes refer to and that are written already."""
+    ids = {
+        each
+        for edits in changes.chunks.values()
+        for refs in edits.written()
+        for each in _files_of(refs)
+    }
+    files = [context.format.layout.chunk_file(ChunkFileId(each)) for each in sorted(ids)]
+    return [*_linked_manifests(context, changes), *files]
+
+
+def check_still_there(context: Context, keys: Sequence[str]) -> None:
+    """Raise SessionStateError if files that a session wrote are gone with their repository."""
+    if len(keys) > _FEW_FILES:
+        kinds = (ObjectKind.MANIFEST, ObjectKind.CHUNK_FILE)
+        folders = dict.fromkeys(map(context.format.layout.folder, kinds))
+        there = {info.key for folder in folders for info in context.storage.list(folder)}
+        lost = [key for key in keys if key not in there]
+    else:
+        infos = context.files.in_parallel(lambda key: _info(context.storage, key), keys)
+        lost = [key for key, info in zip(keys, infos, strict=True) if info is None]
+    if lost:
+        raise SessionStateError(
+            f"{len(lost)} files that this session wrote, such as {lost[0]}, are gone: the "
+            "repository was deleted and created again meanwhile; open it and write them again in a "
+            "new session"
+        )
 
 
 def _check(context: Context, keys: list[str], what: str, cutoff: float | None) -> list[str]:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _NATIVE, _VIRTUAL, _INLINE = map(int, (ChunkKind.NATIVE, ChunkKind.VIRTUAL, ChunkKind.INLINE))
 _EAGER_ROWS = 4096
 _COMPARED_ROWS = 8192
+_LONG_TEXT = 1024
+"""Longer strings are compared one by one: all others would be gathered as often as they need."""
 _MAX_END = np.uint64(2**63 - 1)
 _NO_COMPRESSION = 0
 _NO_FILES = np.empty((0, ChunkFileId.SIZE), dtype=np.uint8)
@@ -287,6 +289,11 @@ def _changes(slices: Slices) -> npt.NDArray[np.bool_]:
     if len(rows) == 0:
         return changed
     rows = rows[slices.is_there[rows] == slices.is_there[rows - 1]]
+    slices.take(rows).check_total()
+    is_long = slices.lengths[rows] > _LONG_TEXT
+    for row in rows[is_long].tolist():
+        changed[row] = slices.at(row) != slices.at(row - 1)
+    rows = rows[~is_long]
     # So many at a time that what they look at stays in the processor's cache.
     for first in range(0, len(rows), _COMPARED_ROWS):
         some = rows[first : first + _COMPARED_ROWS]
