@@ -60,6 +60,8 @@ class Case:
         report_total: Report the time of all operations together instead of their median.
         prepared_by: The peer that prepares, once for all: each measurement gets a copy of the same
             files. Without it, every peer prepares its own.
+        adds_little: The operation adds next to nothing to what took long to write, so each peer
+            prepares once, and all repetitions and cases that prepare alike run on the same files.
         against: Ratios are relative to the better of these peers.
         in_processes: Count the CPU time of the processes that the measuring one started, too.
         counts: More figures, such as requests to a server; called before the operations, which
@@ -76,6 +78,7 @@ class Case:
     quick: Parameters = field(default_factory=dict)
     report_total: bool = False
     prepared_by: str = ""
+    adds_little: bool = False
     against: tuple[str, ...] = OFFICIAL
     in_processes: bool = False
     counts: Callable[[int], dict[str, float]] | None = None

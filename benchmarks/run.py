@@ -28,6 +28,8 @@ from benchmarks.report import write_reports
 
 ROOT = Path(__file__).resolve().parent.parent
 Figures = dict[str, Any]
+IRRELEVANT = {"operations", "growth"}
+"""Parameters that do not change what a case prepares."""
 
 
 def interpreter(peer: str) -> Path:
@@ -140,7 +142,7 @@ class Ticks(NamedTuple):
 
 
 class Fixtures:
-    """Files that were written once, by one peer, for the measurements of all."""
+    """Files that were written once: by one peer for all, or by each peer for several cases."""
 
     def __init__(self, data: Path, timeout: float) -> None:
         self._data = data
@@ -148,19 +150,19 @@ class Fixtures:
         self._written: dict[str, Path] = {}
         self._failed: dict[str, str] = {}
 
-    def get(self, case: Case, parameters: Parameters) -> Path:
-        """The folder of a case's files; cases that prepare alike share it."""
-        relevant = {name: parameters[name] for name in sorted(parameters) if name != "operations"}
+    def get(self, case: Case, peer: str, parameters: Parameters) -> Path:
+        """The folder of what a peer wrote for a case; cases that prepare alike share it."""
+        relevant = {name: parameters[name] for name in sorted(parameters) if name not in IRRELEVANT}
         prepare = case.prepare
-        key = json.dumps([getattr(prepare, "__qualname__", ""), case.prepared_by, relevant])
+        key = json.dumps([getattr(prepare, "__qualname__", ""), peer, relevant])
         if key in self._failed:
             raise StepError(self._failed[key])
         if key not in self._written:
-            folder = self._data / f"fixture-{len(self._written)}-{case.prepared_by}"
+            folder = self._data / f"fixture-{len(self._written)}-{peer}"
             shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped
             folder.parent.mkdir(parents=True, exist_ok=True)
             try:
-                run_step("prepare", case, case.prepared_by, folder, parameters, self._timeout)
+                run_step("prepare", case, peer, folder, parameters, self._timeout)
             except StepError as error:
                 self._failed[key] = f"preparing: {error}"
                 raise StepError(self._failed[key]) from error
@@ -180,8 +182,10 @@ def run_once(
     folder.parent.mkdir(parents=True, exist_ok=True)
     fixture = None
     try:
-        if case.prepared_by:
-            fixture = fixtures.get(case, parameters)
+        if case.adds_little:
+            folder = fixtures.get(case, peer, parameters)
+        elif case.prepared_by:
+            fixture = fixtures.get(case, case.prepared_by, parameters)
             shutil.copytree(fixture, folder)
         elif case.prepare is not None:
             run_step("prepare", case, peer, folder, parameters, arguments.timeout)
@@ -195,7 +199,8 @@ def run_once(
     except StepError as failure:
         return {"error": str(failure)}
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if not case.adds_little:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def describe(figures: Figures) -> str:
