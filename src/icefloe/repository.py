@@ -1285,8 +1285,8 @@ Repository.set_status makes it writable again
             older_than: Snapshots that were written before this moment expire; a timedelta means
                 that long before now, by the storage's clock.
             delete_expired_branches: Delete branches whose tip expires; never `main`.
-            delete_expired_tags: Delete tags whose snapshot expires, in a repository of the generation
-                `icechunk`; their names cannot be reused. Tags of other generations are permanent.
+            delete_expired_tags: Delete tags whose snapshot expires; their names cannot be reused.
+                Only in the generation `icechunk`: tags of the others are permanent.
             keep_last: How many of the newest snapshots of each history to retain at any age.
             branches: Other policies for some branches, by name or pattern (`release-*`); None
                 retains the complete history.

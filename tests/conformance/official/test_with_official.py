@@ -438,6 +438,30 @@ def test_manifests_that_official_split(local_place: Place, spec_version: int) ->
     agree(place)
 
 
+def test_arrays_that_official_made_smaller_are_no_problem(
+    local_place: Place, spec_version: int
+) -> None:
+    # F8-01: official 1.x does not list the chunks that are gone then.
+    theirs = create_official(local_place, spec_version)
+    session = theirs.writable_session("main")
+    zarr.group(session.store).create_array("x", shape=(10,), chunks=(2,), dtype="i8")[:] = 1
+    session.commit("long")
+    ours: Any = icefloe.Repository.open(local_place.ours())
+    mine = ours.writable_session("main")
+    zarr.open_group(mine.store)["x"][9] = 5
+    session = theirs.writable_session("main")
+    zarr.open_group(session.store)["x"].resize((4,))
+    session.commit("short")
+    with pytest.raises(icefloe.RebaseFailedError):
+        mine.commit("outside", rebase_with=icefloe.ConflictDetector())
+    session = theirs.writable_session("main")
+    zarr.open_group(session.store)["x"].resize((10,))
+    session.commit("long again")
+    report = ours.verify(deep=True)
+    assert report.is_clean, str(report)
+    assert agree(local_place)["main"]["x values"] == [1] * 4 + [0] * 6
+
+
 def test_commits_on_split_manifests_are_compared_and_rebased_over(
     local_place: Place, spec_version: int
 ) -> None:

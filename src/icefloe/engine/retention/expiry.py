@@ -259,7 +259,8 @@ class _Planner:
             released.update(self._ancestors(ref.tip, released))
         expired = frozenset((released - self._kept) | old_tips)
         branches, tags = (
-            tuple(sorted(ref.name for ref in dead if ref.kind == kind)) for kind in ("branch", "tag")
+            tuple(sorted(ref.name for ref in dead if ref.kind == kind))
+            for kind in ("branch", "tag")
         )
         return ExpiredSnapshots(expired=expired, cuts=cuts, branches=branches, tags=tags)
 

@@ -78,7 +78,9 @@ class Ragged(NamedTuple):
     def with_row(self, row: int, parts: npt.NDArray[Any]) -> Ragged:
         """One more row before a row."""
         start = int(self.counts[:row].sum())
-        return Ragged(_inserted(self.counts, row, [len(parts)]), _inserted(self.parts, start, parts))
+        return Ragged(
+            _inserted(self.counts, row, [len(parts)]), _inserted(self.parts, start, parts)
+        )
 
 
 class MetadataItems(Record, frozen=True, eq=False):
