@@ -1297,7 +1297,8 @@ Repository.set_status makes it writable again
             older_than: Snapshots that were written before this moment expire; a timedelta means
                 that long before now, by the storage's clock.
             delete_expired_branches: Delete branches whose tip expires; never `main`.
-            delete_expired_tags: Not possible: tags cannot be deleted.
+            delete_expired_tags: Delete tags whose snapshot expires; their names cannot be reused.
+                Only in the generation `icechunk`: tags of the others are permanent.
             keep_last: How many of the newest snapshots of each history to retain at any age.
             branches: Other policies for some branches, by name or pattern (`release-*`); None
                 retains the complete history.
@@ -1322,9 +1323,10 @@ Repository.set_status makes it writable again
         from icefloe.engine.retention.expiry import ExpirationPolicy, expire
         from icefloe.storage.probe import ensure_conditional_writes
 
-        if delete_expired_tags:
+        if delete_expired_tags and not self._context.format.is_official:
             raise InvalidInputError(
-                "tags cannot be deleted once created, so delete_expired_tags is not possible; "
+                "tags cannot be deleted once created, so delete_expired_tags is not possible in a "
+                f"repository of the generation {self.generation!r}; "
                 "name things that come and go by branches, and use delete_expired_branches"
             )
         if older_than is None and keep_last is None and not (branches or tags):
@@ -1337,10 +1339,16 @@ Repository.set_status makes it writable again
                 branches=branches or {},
                 tags=tags or {},
                 delete_branches=delete_expired_branches,
+                delete_tags=delete_expired_tags,
                 dry_run=dry_run,
             )
         if not dry_run:
-            details = {"snapshots": len(done.expired), "branches_deleted": list(done.branches)}
+            details: dict[str, Any] = {
+                "snapshots": len(done.expired),
+                "branches_deleted": list(done.branches),
+            }
+            if done.tags:
+                details["tags_deleted"] = list(done.tags)
             self._log("expire_snapshots", details, job)
         return {str(snapshot_id) for snapshot_id in done.expired}
 

@@ -106,8 +106,10 @@ def is_inside(
 
 def bounding_box(coords: npt.NDArray[np.integer]) -> Box:
     """The smallest box around at least one coordinate (n, rank)."""
-    lower = tuple(coords.min(axis=0).tolist())
-    return _box(lower, tuple(high + 1 for high in coords.max(axis=0).tolist()))
+    # Axis by axis: many times quicker than to reduce along the short one.
+    columns = [coords[:, axis] for axis in range(coords.shape[1])]
+    lower = tuple(int(column.min()) for column in columns)
+    return _box(lower, tuple(int(column.max()) + 1 for column in columns))
 
 
 def box_around(one: Box, other: Box) -> Box:

@@ -10,6 +10,7 @@ from icefloe.engine.retention.candidate_files import LocalFileLister
 from icefloe.engine.retention.id_sets import IdSet, are_in, as_ids
 from icefloe.errors import IcefloeError
 from icefloe.model import paths
+from icefloe.model.chunk_index import is_inside
 from icefloe.model.chunk_refs import ChunkKind
 from icefloe.model.ids import ChunkFileId
 from icefloe.objects.checksums import checksums
@@ -18,7 +19,7 @@ from icefloe.upkeep.findings import Problem, ProblemKind
 from icefloe.upkeep.ranges import KEY_TYPE, range_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from icefloe.engine.retention.candidate_files import CandidateFiles, LocalFiles
     from icefloe.engine.retention.stored_objects import StoredObjects
     from icefloe.formats.port import BranchState, Refs
+    from icefloe.model.chunk_index import ChunkIndex
     from icefloe.model.ids import ManifestId, NodeId, SnapshotId
     from icefloe.model.manifest import ArrayChunks
     from icefloe.model.transaction_log import TransactionLog
@@ -98,28 +100,40 @@ def _text(state: BranchState) -> str:
 # --- transaction logs
 
 
-def log_errors(log: TransactionLog, actual: TransactionLog) -> Iterator[str]:
+def log_errors(
+    log: TransactionLog, actual: TransactionLog, smaller: Mapping[NodeId, Sequence[int]]
+) -> Iterator[str]:
     """What a transaction log lacks or gets wrong, given what actually changed.
 
-    A log may have more: chunks and documents that were set to what they were before.
+    A log may have more: chunks and documents that were set to what they were before. It may lack
+    the chunks that lie outside of the grids of `smaller`: arrays that a resize made smaller.
     """
     for name in ("new_groups", "new_arrays", "deleted_groups", "deleted_arrays"):
         logged, real = getattr(log, name), getattr(actual, name)
         if logged != real:
             yield f"{name}: it tells of {len(logged)}, and there are {len(real)}"
     for name in ("updated_groups", "updated_arrays"):
-        missing = getattr(actual, name) - getattr(log, name)
-        if missing:
-            yield f"{name}: {len(missing)} are not in it"
+        absent = getattr(actual, name) - getattr(log, name)
+        if absent:
+            yield f"{name}: {len(absent)} are not in it"
     for node_id, index in actual.updated_chunks.items():
         chunks = log.updated_chunks.get(node_id)
-        count = 0 if chunks is None else len(index.intersection(chunks))
-        if count < len(index):
-            yield f"{len(index) - count} changed chunks of node {node_id} are not in it"
+        grid = smaller.get(node_id) if node_id in log.updated_arrays else None
+        missing = _missing(index, chunks, grid)
+        if missing:
+            yield f"{missing} changed chunks of node {node_id} are not in it"
     sources = [move.source for move in log.moves]
     for move in actual.moves:
         if not any(paths.is_within(move.source, source) for source in sources):
             yield f"the move of {move.source} to {move.target} is not in it"
+
+
+def _missing(index: ChunkIndex, logged: ChunkIndex | None, grid: Sequence[int] | None) -> int:
+    """How many changed chunks are not in a log; only those inside of a grid, if there is one."""
+    coords = index.coords()
+    if logged is not None:
+        coords = coords[logged.find_many(coords) < 0]
+    return len(coords) if grid is None else int(is_inside(coords, (0,) * len(grid), grid).sum())
 
 
 # --- chunk files

@@ -30,6 +30,7 @@ from icefloe.engine.retention.stored_objects import (
 )
 from icefloe.errors import FormatError, IcefloeError, SnapshotNotFoundError, StorageError
 from icefloe.formats.port import ObjectKind
+from icefloe.model.nodes import ArrayNode
 from icefloe.objects.expected import Referrer, differs, not_expected
 from icefloe.progress import ProgressStage
 from icefloe.storage.concurrency import each_at_once, together
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from icefloe.formats.port import Refs
     from icefloe.model.ids import ManifestId, NodeId, SnapshotId
     from icefloe.model.manifest import ManifestFileInfo
-    from icefloe.model.nodes import ArrayNode, ManifestRef, Node
+    from icefloe.model.nodes import ManifestRef, Node
     from icefloe.model.snapshot import FileSum, Snapshot
     from icefloe.model.transaction_log import TransactionLog
     from icefloe.upkeep.checks import ChunkChecks
@@ -572,11 +573,25 @@ class _Verifier:
             actual = compared_step(self._files, parent, snapshot)
             if not self._context.refs.records_moves:
                 actual = msgspec.structs.replace(actual, moves=())
-            errors = list(log_errors(log, actual))
+            errors = list(log_errors(log, actual, self._smaller(snapshot, actual)))
         except IcefloeError:
             return  # what it should record cannot be read, which is reported
         for message in errors:
             self._add(ProblemKind.TRANSACTION_LOG, message, repairable=True, **where)
+
+    def _smaller(self, snapshot: Snapshot, actual: TransactionLog) -> dict[NodeId, tuple[int, ...]]:
+        """The grids of changed arrays whose chunks outside of them a log need not list.
+
+        Official 1.x does not list the chunks that are gone because an array became smaller.
+        """
+        if not self._context.format.is_official:
+            return {}
+        nodes = [snapshot.nodes.by_id(node_id) for node_id in actual.updated_chunks]
+        return {
+            node.id: node.array.grid_shape
+            for node in nodes
+            if isinstance(node, ArrayNode) and node.array.grid_shape is not None
+        }
 
     # --- unreachable objects
 

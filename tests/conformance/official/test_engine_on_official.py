@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -263,3 +264,38 @@ def test_large_attributes_and_growing_arrays(local_place: Place, spec_version: i
     assert {f"history {number}" for number in range(6)} <= trees["main"]["t"].keys()
     found = xr.open_zarr(theirs.readonly_session("main").store, consolidated=False)
     assert np.array_equal(found.time.values.astype("datetime64[D]"), times)
+
+
+def test_expired_branches_and_tags_are_those_that_official_deletes(
+    local_place: Place, tmp_path: Path, spec_version: int
+) -> None:
+    # F8-10
+    theirs = create_official(local_place, spec_version)
+    tips = []
+    for number in range(6):
+        session = theirs.writable_session("main")
+        zarr.group(session.store).attrs["number"] = number
+        tips.append(session.commit(f"{number}"))
+    for number in (0, 2, 4):
+        theirs.create_tag(f"t{number}", tips[number])
+        theirs.create_branch(f"b{number}", tips[number])
+    cutoff = list(theirs.ancestry(branch="main"))[2].written_at
+    other = Place(tmp_path / "other", None)
+    shutil.copytree(tmp_path / "repo", tmp_path / "other" / "repo")
+    options = {"delete_expired_branches": True, "delete_expired_tags": True}
+    theirs.expire_snapshots(cutoff, **options)
+    ours: Any = icefloe.Repository.open(other.ours())
+    dry = ours.expire_snapshots(cutoff, dry_run=True, **options)
+    assert ours.list_tags() == {"t0", "t2", "t4"}
+    assert ours.expire_snapshots(cutoff, **options) == dry
+    expected = icechunk.Repository.open(local_place.theirs())
+    for repo in (icefloe.Repository.open(other.ours()), icechunk.Repository.open(other.theirs())):
+        assert set(repo.list_tags()) == set(expected.list_tags()) == {"t4"}
+        assert set(repo.list_branches()) == set(expected.list_branches()) == {"main", "b4"}
+        assert [info.id for info in repo.ancestry(branch="main")] == [
+            info.id for info in expected.ancestry(branch="main")
+        ]
+    with pytest.raises(icefloe.AlreadyExistsError):
+        ours.create_tag("t0", tips[5])
+    ours.garbage_collect(datetime.now(UTC) + timedelta(minutes=1))
+    agree(other)

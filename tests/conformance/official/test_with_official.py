@@ -438,6 +438,66 @@ def test_manifests_that_official_split(local_place: Place, spec_version: int) ->
     agree(place)
 
 
+def test_arrays_that_official_made_smaller_are_no_problem(
+    local_place: Place, spec_version: int
+) -> None:
+    # F8-01: official 1.x does not list the chunks that are gone then.
+    theirs = create_official(local_place, spec_version)
+    session = theirs.writable_session("main")
+    zarr.group(session.store).create_array("x", shape=(10,), chunks=(2,), dtype="i8")[:] = 1
+    session.commit("long")
+    ours: Any = icefloe.Repository.open(local_place.ours())
+    mine = ours.writable_session("main")
+    zarr.open_group(mine.store)["x"][9] = 5
+    session = theirs.writable_session("main")
+    zarr.open_group(session.store)["x"].resize((4,))
+    session.commit("short")
+    with pytest.raises(icefloe.RebaseFailedError):
+        mine.commit("outside", rebase_with=icefloe.ConflictDetector())
+    session = theirs.writable_session("main")
+    zarr.open_group(session.store)["x"].resize((10,))
+    session.commit("long again")
+    report = ours.verify(deep=True)
+    assert report.is_clean, str(report)
+    assert agree(local_place)["main"]["x values"] == [1] * 4 + [0] * 6
+
+
+def test_commits_on_split_manifests_are_compared_and_rebased_over(
+    local_place: Place, spec_version: int
+) -> None:
+    # F8-03, F8-13: official 1.x lists the changed chunks of split arrays in no order.
+    config = icechunk.RepositoryConfig.default()
+    sizes = {icechunk.ManifestSplitDimCondition.Any(): 1}
+    splitting = icechunk.ManifestSplittingConfig.from_dict(
+        {icechunk.ManifestSplitCondition.AnyArray(): sizes}
+    )
+    config.manifest = icechunk.ManifestConfig(splitting=splitting)
+    theirs = create_official(local_place, spec_version, config)
+    theirs.save_config()
+    session = theirs.writable_session("main")
+    zarr.group(session.store).create_array("x", shape=(3, 12), chunks=(1, 2), dtype="i4")[:] = 1
+    first = session.commit("split")
+    ours: Any = icefloe.Repository.open(local_place.ours())
+    mine = ours.writable_session("main")
+    zarr.open_group(mine.store)["x"][0, 0] = 5
+    clashing = ours.writable_session("main")
+    zarr.open_group(clashing.store)["x"][2, 11] = 5
+    session = theirs.writable_session("main")
+    zarr.open_group(session.store)["x"][1:] = 2
+    session.commit("two of three rows")
+    expected = [(row, chunk) for row in (1, 2) for chunk in range(6)]
+    for repo in (ours, theirs):
+        diff = repo.diff(from_snapshot_id=first, to_branch="main")
+        assert sorted(map(tuple, diff.updated_chunks["/x"])) == expected
+    mine.commit("rebased", rebase_with=icefloe.ConflictDetector())
+    with pytest.raises(icefloe.RebaseFailedError):
+        clashing.commit("too late", rebase_with=icefloe.ConflictDetector())
+    values = np.array(agree(local_place)["main"]["x values"])
+    assert values[0, 0] == 5
+    assert (values[1:] == 2).all()
+    assert ours.verify(deep=True).is_clean
+
+
 @pytest.mark.skipif(not IS_NEW, reason="versions before 2 cannot upgrade a repository")
 def test_repositories_that_were_upgraded_hold_files_of_both_versions(local_place: Place) -> None:
     # F8-04

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import partial
@@ -86,6 +87,8 @@ class ExpiredSnapshots(Record, frozen=True):
     becomes their parent."""
     branches: tuple[str, ...]
     """Branches to delete."""
+    tags: tuple[str, ...] = ()
+    """Tags to delete."""
 
 
 class _Rule(Record, frozen=True):
@@ -112,6 +115,7 @@ def expire(
     branches: Policies,
     tags: Policies,
     delete_branches: bool,
+    delete_tags: bool,
     dry_run: bool,
 ) -> ExpiredSnapshots:
     """Cut histories according to policies; returns what expired."""
@@ -120,7 +124,9 @@ def expire(
     default.check()
     _check_policies(branches, "branches", context.refs.branches)
     _check_policies(tags, "tags", context.refs.tags)
-    plan = _Planner(context, default, branches, tags, delete_branches=delete_branches).plan()
+    kinds = {"branch": delete_branches, "tag": delete_tags}
+    deletes = frozenset(kind for kind, is_deleted in kinds.items() if is_deleted)
+    plan = _Planner(context, default, branches, tags, deletes).plan()
     return plan if dry_run else _carry_out(context, plan)
 
 
@@ -160,6 +166,9 @@ def _carry_out(context: Context, plan: ExpiredSnapshots) -> ExpiredSnapshots:
     deleted = each_at_once(
         storage, lambda branch: _delete_branch(context, branch, plan.expired), plan.branches
     )
+    for tag in plan.tags:
+        with suppress(RefNotFoundError):  # somebody else deleted it
+            context.refs.delete_tag(tag)
     moved = [name for name, is_gone in zip(plan.branches, deleted, strict=True) if not is_gone]
     reached: set[SnapshotId] = set()
     for branch in moved:
@@ -172,6 +181,7 @@ def _carry_out(context: Context, plan: ExpiredSnapshots) -> ExpiredSnapshots:
         expired=plan.expired - reached,
         cuts=plan.cuts,
         branches=tuple(branch for branch in plan.branches if branch not in moved),
+        tags=plan.tags,
     )
 
 
@@ -204,8 +214,7 @@ class _Planner:
         default: ExpirationPolicy,
         branches: Policies,
         tags: Policies,
-        *,
-        delete_branches: bool,
+        deletes: frozenset[str],
     ) -> None:
         self._context = context
         self._history = History(context.files, context.refs, CachedCuts(context.storage))
@@ -220,7 +229,8 @@ class _Planner:
         self._default = self._rule(default)
         self._branches = self._rules(branches)
         self._tags = self._rules(tags)
-        self._delete_branches = delete_branches
+        self._deletes = deletes
+        """Kinds of references that are deleted if their snapshots expire."""
         self._entries: dict[SnapshotId, _Entry] = {}
         self._kept: set[SnapshotId] = set()
         """Snapshots that some rule retains."""
@@ -250,8 +260,11 @@ class _Planner:
         for ref in dead:
             released.update(self._ancestors(ref.tip, released))
         expired = frozenset((released - self._kept) | old_tips)
-        branches = tuple(sorted(ref.name for ref in dead))
-        return ExpiredSnapshots(expired=expired, cuts=cuts, branches=branches)
+        branches, tags = (
+            tuple(sorted(ref.name for ref in dead if ref.kind == kind))
+            for kind in ("branch", "tag")
+        )
+        return ExpiredSnapshots(expired=expired, cuts=cuts, branches=branches, tags=tags)
 
     # --- references and their rules
 
@@ -291,7 +304,7 @@ class _Planner:
         return self._default
 
     def _is_dead(self, ref: _Ref) -> bool:
-        if not self._delete_branches or ref.kind != "branch" or ref.name == MAIN:
+        if ref.kind not in self._deletes or (ref.kind == "branch" and ref.name == MAIN):
             return False
         return self._entries[ref.tip].parent is not None and not self._keeps_tip(ref)
 

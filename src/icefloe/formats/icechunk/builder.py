@@ -27,19 +27,23 @@ OFFSET = "<u4"
 """The type of a field that is a string, a vector or a table."""
 
 
-class TableRecords(NamedTuple):
+class TableRecords:
     """Tables of one kind, as an array of records that the caller fills."""
 
-    start: int
-    """Where the first table is in the body."""
-    records: npt.NDArray[Any]
-    """One for each table; fields are named `s0`, `s1`, ... by their slots."""
+    __slots__ = ("positions", "records", "start")
 
-    @property
-    def positions(self) -> Positions:
+    def __init__(self, start: int, records: npt.NDArray[Any]) -> None:
+        """Take where the first table is in the body, and a record for each table.
+
+        Fields are named `s0`, `s1`, ... by their slots.
+        """
+        stride = records.dtype.itemsize
+        self.start = start
+        self.records = records
+        self.positions: Positions = np.arange(
+            start, start + stride * len(records), stride, dtype=np.int64
+        )
         """Where each table is."""
-        stride = self.records.dtype.itemsize
-        return self.start + stride * np.arange(len(self.records), dtype=np.int64)
 
     def put(self, slot: int, values: Any) -> None:
         """Fill a field with values; bytes are one id."""
@@ -107,7 +111,11 @@ class Builder:
         """
         dtype = _record_type(tuple(fields.items()))
         records = np.zeros(count, dtype=dtype)
-        absent = absent or {}
+        if not absent:
+            vtable = self._vtable(dtype, set())
+            section = TableRecords(self.append(records, align=8), records)
+            records["soffset"] = section.positions - vtable
+            return section
         variants = np.zeros(count, dtype=np.int64)
         for bit, mask in enumerate(absent.values()):
             variants |= mask.astype(np.int64) << bit
@@ -116,13 +124,9 @@ class Builder:
             variant: self._vtable(dtype, {s for bit, s in enumerate(absent) if variant >> bit & 1})
             for variant in needed
         }
-        start = self.append(records, align=8)
-        section = TableRecords(start, records)
-        if len(needed) == 1:
-            records["soffset"] = section.positions - vtables[needed[0]]
-        else:
-            at = np.array([vtables[variant] for variant in needed], dtype=np.int64)
-            records["soffset"] = section.positions - at[np.searchsorted(needed, variants)]
+        section = TableRecords(self.append(records, align=8), records)
+        at = np.array([vtables[variant] for variant in needed], dtype=np.int64)
+        records["soffset"] = section.positions - at[np.searchsorted(needed, variants)]
         return section
 
     def _vtable(self, dtype: np.dtype[Any], absent: set[int]) -> int:
@@ -140,16 +144,22 @@ class Builder:
     ) -> Positions:
         """Add contiguous strings or vectors of bytes; returns where each is."""
         stops = np.asarray(ends, dtype=np.int64)
-        lengths = np.diff(stops, prepend=np.int64(0))
+        if len(stops) == 0:
+            return stops
+        starts = np.empty_like(stops)
+        starts[0] = 0
+        starts[1:] = stops[:-1]
+        lengths = stops - starts
         # A count before, at least one zero behind, and filled up to 4 bytes.
-        sizes = (lengths + 8) // 4 * 4
-        places = np.cumsum(sizes) - sizes
-        out = np.zeros(int(sizes.sum()), dtype=np.uint8)
-        out.view("<u4")[places // 4] = lengths
-        source = np.frombuffer(data, dtype=np.uint8)
-        copy_slices(out, places + 4, source, stops - lengths, lengths)
-        positions: Positions = places + self.append(out)
-        return positions
+        words = (lengths >> 2) + 2
+        stop_words = words.cumsum()
+        places = stop_words - words
+        out = np.zeros(4 * int(stop_words[-1]), dtype=np.uint8)
+        out.view("<u4")[places] = lengths
+        places *= 4
+        copy_slices(out, places + 4, np.frombuffer(data, dtype=np.uint8), starts, lengths)
+        places += self.append(out)
+        return places
 
     def texts(self, strings: Sequence[str]) -> Positions:
         """Add strings; returns where each is."""
@@ -164,10 +174,15 @@ class Builder:
         self, counts: npt.NDArray[np.integer] | Sequence[int], items: npt.NDArray[Any]
     ) -> Positions:
         """Add contiguous vectors of numbers or structs; returns where each is."""
-        lengths = np.asarray(counts, dtype=np.int64)
         width = items.dtype.itemsize
         align = items.dtype.alignment if items.dtype.kind != "V" else _struct_alignment(items.dtype)
         unit = max(align, 4)
+        if len(counts) == 1:
+            flat = np.zeros(unit + items.nbytes, dtype=np.uint8)
+            flat[unit - 4 : unit].view("<u4")[0] = len(items)
+            flat[unit:] = np.ascontiguousarray(items).view(np.uint8).ravel()
+            return np.array([self.append(flat, align=unit) + unit - 4], dtype=np.int64)
+        lengths = np.asarray(counts, dtype=np.int64)
         # Items begin at a multiple of the unit, the count lies right before them.
         sizes = (lengths * width + 4 + unit - 1) // unit * unit
         places = np.cumsum(sizes) - sizes + (unit - 4)
@@ -180,6 +195,13 @@ class Builder:
 
     def offsets(self, counts: npt.NDArray[np.integer] | Sequence[int]) -> Offsets:
         """Add vectors of offsets, which the caller fills later."""
+        if len(counts) == 1:
+            count = int(counts[0])
+            words = np.zeros(count + 1, dtype=np.uint32)
+            words[0] = count
+            start = self.append(words)
+            items = np.arange(start + 4, start + 4 + 4 * count, 4, dtype=np.int64)
+            return Offsets(np.array([start], dtype=np.int64), items, words, start)
         lengths = np.asarray(counts, dtype=np.int64)
         sizes = lengths + 1
         places = np.cumsum(sizes) - sizes

@@ -48,6 +48,14 @@ def moment_of(value: int) -> datetime:
     return _EPOCH + _MICROSECOND * min(int(value), _LAST_MOMENT)
 
 
+def _inserted(
+    column: npt.NDArray[Any], row: int, values: Sequence[int] | npt.NDArray[Any]
+) -> npt.NDArray[Any]:
+    """A column with some values before a row."""
+    between = np.asarray(values, dtype=column.dtype)
+    return np.concatenate([column[:row], between, column[row:]])
+
+
 class Ragged(NamedTuple):
     """Parts of rows: how many each row has, and the parts end to end."""
 
@@ -67,9 +75,12 @@ class Ragged(NamedTuple):
         start = int(self.counts[:row].sum())
         return self.parts[start : start + int(self.counts[row])]
 
-    def with_row(self, parts: npt.NDArray[Any]) -> Ragged:
-        """One more row at the end."""
-        return Ragged(np.append(self.counts, len(parts)), np.concatenate([self.parts, parts]))
+    def with_row(self, row: int, parts: npt.NDArray[Any]) -> Ragged:
+        """One more row before a row."""
+        start = int(self.counts[:row].sum())
+        return Ragged(
+            _inserted(self.counts, row, [len(parts)]), _inserted(self.parts, start, parts)
+        )
 
 
 class MetadataItems(Record, frozen=True, eq=False):
@@ -158,11 +169,14 @@ class ListedSnapshots(Record, frozen=True, eq=False):
         """Add the list to a body; returns where its vector is."""
         vector = builder.offsets([len(self)])
         has_pruned = self.pruned.counts > 0
-        fields = {0: "V12", 1: "<i4", 2: "<u8", 3: OFFSET, 4: OFFSET}
+        has_items = self.items.counts > 0
+        fields = {0: "V12", 1: "<i4", 2: "<u8", 3: OFFSET}
         absent = {}
-        if has_pruned.any():
-            fields[5] = OFFSET
-            absent[5] = ~has_pruned
+        for slot, is_there in ((4, has_items), (5, has_pruned)):
+            if is_there.any():
+                fields[slot] = OFFSET
+                if not is_there.all():
+                    absent[slot] = ~is_there
         tables = builder.tables(len(self), fields, absent)
         vector.point(tables.positions)
         tables.put(0, self.ids.view("V12"))
@@ -173,7 +187,9 @@ class ListedSnapshots(Record, frozen=True, eq=False):
             rows = np.flatnonzero(has_pruned)
             places = builder.vectors(self.pruned.counts[rows], self.pruned.parts.view("V12"))
             tables.point(5, places, rows)
-        tables.point(4, self._ordered_items().write(builder, self.items.counts))
+        if has_items.any():
+            rows = np.flatnonzero(has_items)
+            tables.point(4, self._ordered_items().write(builder, self.items.counts[rows]), rows)
         return int(vector.vectors[0])
 
     def _ordered_items(self) -> MetadataItems:
@@ -271,21 +287,31 @@ class ListedSnapshots(Record, frozen=True, eq=False):
     ) -> ListedSnapshots:
         """The list with one more snapshot, whose parent is listed or None."""
         parent = None if snapshot.parent_id is None else self.find(snapshot.parent_id)
+        ids = np.array([bytes(snapshot.id)], dtype=ID_TYPE)
+        row = int(np.searchsorted(self.ids, ids)[0])
+        parents = _inserted(self.parents, row, [-1 if parent is None else parent])
+        parents[parents >= row] += 1
         new = MetadataItems.of(snapshot.metadata)
-        numbers = np.arange(len(new.names)) + len(self.metadata.names)
-        longer = ListedSnapshots(
-            ids=np.append(self.ids, np.array([bytes(snapshot.id)], dtype=ID_TYPE)),
-            parents=np.append(self.parents, -1 if parent is None else parent),
-            flushed_at=np.append(self.flushed_at, np.uint64(microseconds(snapshot.written_at))),
-            messages=StringColumn.concat([self.messages, StringColumn.of([snapshot.message])]),
-            items=self.items.with_row(numbers),
+        return ListedSnapshots(
+            ids=_inserted(self.ids, row, ids),
+            parents=parents,
+            flushed_at=_inserted(self.flushed_at, row, [microseconds(snapshot.written_at)]),
+            messages=StringColumn.concat(
+                [
+                    self.messages.slice(0, row),
+                    StringColumn.of([snapshot.message]),
+                    self.messages.slice(row, len(self)),
+                ]
+            ),
+            items=self.items.with_row(row, np.arange(len(new.names)) + len(self.metadata.names)),
             metadata=MetadataItems(
                 StringColumn.concat([self.metadata.names, new.names]),
                 StringColumn.concat([self.metadata.values, new.values]),
             ),
-            pruned=self.pruned.with_row(np.array([bytes(each) for each in pruned], dtype=ID_TYPE)),
+            pruned=self.pruned.with_row(
+                row, np.array([bytes(each) for each in pruned], dtype=ID_TYPE)
+            ),
         )
-        return longer.take(np.argsort(longer.ids, kind="stable"))
 
     def take(self, rows: Rows) -> ListedSnapshots:
         """Some rows, or all of them in another order; none may have a parent that is left out."""

@@ -9,16 +9,17 @@ import numpy as np
 from icefloe.errors import InvalidInputError
 from icefloe.formats.icechunk.builder import OFFSET, Builder
 from icefloe.formats.icechunk.manifest_records import MAX_COORDINATE
-from icefloe.formats.icechunk.manifest_tables import positions_of
-from icefloe.formats.icechunk.tables import Body
+from icefloe.formats.icechunk.tables import Body, distinct
 from icefloe.formats.nodes import MAX_RANK
-from icefloe.model.chunk_index import ChunkIndex
+from icefloe.model.chunk_index import ChunkIndex, bounding_box
 from icefloe.model.ids import NodeId, SnapshotId
 from icefloe.model.paths import child_prefix
 from icefloe.model.transaction_log import Move, TransactionLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    import numpy.typing as npt
 
     from icefloe.formats.icechunk.builder import TableRecords
     from icefloe.formats.icechunk.tables import Tables
@@ -75,11 +76,21 @@ def _decode_chunks(root: Tables, body: Body) -> dict[NodeId, ChunkIndex]:
         if rank > MAX_RANK or (ranks != rank).any():
             raise body.bad("updated chunks of one array have different numbers of coordinates")
         rows = body.gather_rows(coords.starts[start:stop], 4 * rank)
-        box, linear = positions_of(rows.view("<u4").reshape(count, rank), body)
-        updated[node_id] = ChunkIndex.from_sorted(box, linear)
+        updated[node_id] = _index(rows.view("<u4").reshape(count, rank), body)
     if len(updated) != len(vectors.counts.nonzero()[0]):
         raise body.bad("an array is listed twice")
     return updated
+
+
+def _index(coords: npt.NDArray[np.uint32], body: Body) -> ChunkIndex:
+    """Coordinates in any order: official 1.x lists those of split manifests one after the other."""
+    try:
+        box = bounding_box(coords)
+    except InvalidInputError as error:
+        raise body.bad(str(error)) from None
+    linear = box.linearize(coords)
+    is_sorted = bool((linear[1:] > linear[:-1]).all())
+    return ChunkIndex.from_sorted(box, linear if is_sorted else distinct(linear))
 
 
 def _decode_moves(root: Tables) -> tuple[Move, ...]:

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 SPEC_VERSION = 2
 _LAST_TIME = 2**64 - 1
+_MAX_LEVEL = 1
+"""Of the compression: every commit writes the file again, and most of it is random ids.
+
+Level 3 takes twice the time to save three hundredths.
+"""
 _MIN_REF_FIELDS: dict[int, str | tuple[str, int]] = {0: OFFSET, 1: "<u4"}
 
 
@@ -117,7 +122,7 @@ class RepoDocument(Record, frozen=True, eq=False, kw_only=True):
                 items = np.array(sorted(flags), dtype="<u2")
                 root.point(slot, builder.vectors([len(items)], items))
         body = builder.finish(int(root.positions[0]))
-        return make_file(SPEC_VERSION, FlatFileType.REPO, body, level).data
+        return make_file(SPEC_VERSION, FlatFileType.REPO, body, min(level, _MAX_LEVEL)).data
 
     def _write_refs(self, builder: Builder, refs: Mapping[str, SnapshotId]) -> int:
         names = sorted(refs, key=str.encode)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -280,6 +281,7 @@ def _flags(flags: set[int], before: tuple[int, ...] | None) -> tuple[int, ...] |
     return None if not flags and before is None else tuple(sorted(flags))
 
 
+@lru_cache(maxsize=8)
 def _updates_limit(config: bytes | None) -> int:
     if config is None:
         return _DEFAULT_UPDATES

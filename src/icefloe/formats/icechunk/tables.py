@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _MAX_SHARING = 8
 """What vectors hold altogether may be so many times as large as the body, as they may be shared."""
 _FREE_BYTES = 65_536
+_FEW_SLICES = 8
 _MIN_VTABLE = 4
 _MAX_SLOTS = 128
 """Slots beyond this are not looked at; no table that is known has more than 13."""
@@ -357,12 +358,18 @@ def copy_slices(
 
     Slices of one length are copied at once: an index for each byte would take gigabytes.
     """
-    if len(lengths) == 0:
+    if len(lengths) <= _FEW_SLICES:
+        columns = (target_starts.tolist(), source_starts.tolist(), lengths.tolist())
+        for to, start, size in zip(*columns, strict=True):
+            target[to : to + size] = source[start : start + size]
         return
-    order = np.argsort(lengths, kind="stable")
+    # Small numbers of 16 bits are sorted in one pass.
+    keys = lengths.astype(np.uint16) if int(lengths.max()) < 2**16 else lengths
+    order = np.argsort(keys, kind="stable")
     sizes = lengths[order]
-    starts = run_starts(sizes)
-    for rows, size in zip(np.split(order, starts[1:]), sizes[starts].tolist(), strict=True):
+    starts = run_starts(sizes).tolist()
+    for first, last in zip(starts, [*starts[1:], len(order)], strict=True):
+        rows, size = order[first:last], int(sizes[first])
         if size == 0:
             continue
         if len(rows) == 1:

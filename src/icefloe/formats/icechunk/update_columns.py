@@ -60,9 +60,11 @@ _KINDS: dict[int, tuple[type[Any], _Fields]] = {
 }
 """By their number in files. A number that is not here makes official readers fail."""
 _NUMBERS = {kind: number for number, (kind, _) in _KINDS.items()}
-_OF_BRANCHES = (7, 8, 9, 10, 11)
-_OF_ALL_BRANCHES = (13,)
-"""A collection announces itself to all branches: commits in progress look for their files."""
+_REACH = np.zeros(256, dtype=np.uint8)
+"""How many branches a kind of update concerns: none, one, or all of them (2)."""
+_REACH[[7, 8, 9, 10, 11]] = 1
+# A collection announces itself to all branches, so that commits in progress look for their files.
+_REACH[13] = 2
 
 
 def read_status(tables: Tables) -> list[RepoStatus]:
@@ -173,7 +175,7 @@ class UpdateColumns(Record, frozen=True, eq=False):
                 "icefloe does not know and would have to drop: use a newer icefloe to write here"
             )
         vector = builder.offsets([len(self)])
-        has_backup = np.diff(self.backups.ends.astype(np.int64), prepend=np.int64(0)) > 0
+        has_backup = self.backups.ends > self.backups.starts()
         tables = builder.tables(
             len(self), {0: "u1", 1: OFFSET, 2: "<u8", 3: OFFSET}, {3: ~has_backup}
         )
@@ -254,15 +256,18 @@ class UpdateColumns(Record, frozen=True, eq=False):
 
     def moves(self, branch: str) -> Iterator[tuple[int, Update]]:
         """The updates that concern a branch, newest first, with their times as files have them."""
-        concerned = np.isin(self.kinds, _OF_BRANCHES)
-        everywhere = np.isin(self.kinds, _OF_ALL_BRANCHES)
-        for row in np.flatnonzero(concerned | everywhere).tolist():
-            if everywhere[row] or self.names[row] == branch:
-                yield int(self.updated_at[row]), self.update(row)
+        for row in self._rows_of(branch):
+            yield int(self.updated_at[row]), self.update(row)
+
+    def _rows_of(self, branch: str) -> Iterator[int]:
+        reach = _REACH[self.kinds]
+        for row in np.flatnonzero(reach).tolist():
+            if reach[row] > 1 or self.names[row] == branch:
+                yield row
 
     def last_move(self, branch: str) -> int | None:
         """When the newest of these was made; None if none is listed."""
-        return next((time for time, _ in self.moves(branch)), None)
+        return next((int(self.updated_at[row]) for row in self._rows_of(branch)), None)
 
     # --- successors
 

@@ -553,7 +553,8 @@ def _is_absent(error: BaseException | None) -> bool:
 
 def _version_of(data: BytesLike) -> ObjectVersion:
     # By content: inode, time and size can all recur, and then a lost update would go unseen.
-    return ObjectVersion(hashlib.sha256(data).hexdigest())
+    # BLAKE2 takes half the time of SHA-256 where the processor has no instructions for that.
+    return ObjectVersion(hashlib.blake2b(data, digest_size=32).hexdigest())
 
 
 def _fsync(descriptor: int) -> bool:
