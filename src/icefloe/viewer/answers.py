@@ -264,7 +264,8 @@ def _numbers(
         times[np.isnat(stored)] = np.nan
         return times
     if stored.dtype.kind == "c":
-        return np.abs(stored).astype(np.float64)
+        magnitudes: npt.NDArray[np.float64] = np.abs(stored).astype(np.float64)
+        return magnitudes
     if stored.dtype.kind == "b":
         return stored.astype(np.float64)
     attributes = json.loads(tree.document(node.path) or b"{}").get("attributes", {})
