@@ -29,8 +29,13 @@ class Terminal:
         ).stdout  # fmt: skip
 
     def type(self, line: str) -> None:
-        self._tmux("send-keys", "-l", line)
-        self._tmux("send-keys", "Enter")
+        self.press(line, "Enter")
+
+    def press(self, *keys: str) -> None:
+        """Press keys by the names that tmux has for them, or type a text."""
+        for key in keys:
+            is_name = key in ("Tab", "Enter") or key.startswith("C-")
+            self._tmux("send-keys", *([] if is_name else ["-l"]), key)
 
     def screen(self, *, escapes: bool = False) -> str:
         return self._tmux("capture-pane", "-p", "-S", "-", *(["-e"] if escapes else []))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -103,6 +104,29 @@ def test_a_branch_is_merged_and_published(icefloe: CommandLine, changed: Path) -
     assert read_array(repository, "wind", branch="main")[0, 0] == 99
 
 
+def test_a_merge_of_nothing_says_so(icefloe: CommandLine, changed: Path) -> None:
+    for words in (["merge", changed, "fix"], ["publish", changed, "main"]):
+        done = icefloe.run(*words)
+        assert done.startswith("Nothing to do, main has it already: ")
+        assert icefloe.json(*words)["snapshot_id"] == tip(changed)
+
+
+def test_advice_is_in_words_of_the_command_line(icefloe: CommandLine, changed: Path) -> None:
+    missing = icefloe.run("merge", changed, "nothing", code=3)
+    assert "there is no such branch; there are 'draft', 'fix', 'main'" in missing
+    tagged = icefloe.run("publish", changed, "v1", code=3)
+    assert "there is a tag of that name, and this needs a branch" in tagged
+    assert "Repository" not in icefloe.run("init", changed, code=4)
+
+
+def test_repair_says_what_it_cannot_repair(icefloe: CommandLine, changed: Path) -> None:
+    next((changed / "manifests").iterdir()).unlink()
+    text = icefloe.run("repair", changed, "--dry-run", code=1)
+    assert "nothing to repair" in text
+    assert "cannot be repaired: see icefloe verify" in text
+    assert icefloe.run("repair", changed, "--yes", code=1) == text
+
+
 def test_conflicts_are_named_and_can_be_decided(icefloe: CommandLine, changed: Path) -> None:
     repository = Repository.open(changed)
     repository.create_branch("other", repository.lookup_branch("main"))
@@ -166,6 +190,11 @@ def test_the_configuration_is_set_shown_and_unset(icefloe: CommandLine, changed:
     assert (change["before"], change["after"]) == (1000, None)
     assert icefloe.json("config", "show", changed) == {"verify_chunks": True}
     assert icefloe.json("config", "show", changed, "--effective")["compression_level"] == 3
+    shown = icefloe.run("config", "show", changed, "--effective")
+    assert re.search(r"^verify_chunks +yes +set$", shown, re.MULTILINE)
+    assert re.search(r"^caching.num_chunk_refs +[\d,]+ +default$", shown, re.MULTILINE)
+    misspelt = icefloe.run("config", "unset", changed, "caching.num_chunk_ref", "--yes", code=2)
+    assert "no setting 'caching.num_chunk_ref'; did you mean 'caching.num_chunk_refs'" in misspelt
     wrong = icefloe.run("config", "set", changed, "caching.nothing", 1, "--yes", code=2)
     assert "caching.nothing" in wrong
     assert "is a value" in icefloe.run("config", "set", changed, "verify_chunks.x", 1, code=2)

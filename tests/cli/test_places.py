@@ -94,6 +94,7 @@ def test_a_missing_file_is_an_error_only_if_it_was_named(
         (["log", "ftp://host/x"], 2, "unknown kind of storage 'ftp'"),
         (["log", "s3://user:secret@bucket/x"], 2, "must not hold credentials"),
         (["log", "s3://bucket/x?key=hunter2"], 2, "unknown options ['key']"),
+        (["log", ""], 2, "expected a URL, a path or an alias, found an empty text"),
         (["log", "PLACE", "main~99"], 3, "goes back 99 commits"),
         (["log", "PLACE", "main@{soon}"], 2, "ISO 8601"),
         (["log", "/nothing/here"], 3, "check the path, or create it with `icefloe init`"),

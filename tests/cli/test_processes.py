@@ -150,3 +150,4 @@ def test_commands_branches_and_aliases_are_completed(weather: Path, tmp_path: Pa
     config = tmp_path / "config.toml"
     config.write_text('[places.weather]\nurl = "/w"\n')
     assert complete("icefloe log w", str(config)) == ["weather"]
+    assert complete("icefloe init here --generation d") == ["dataset"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -256,6 +257,78 @@ def test_sql_queries_arrays(icefloe: CommandLine, weather: Path) -> None:
     assert "the query failed" in icefloe.run(
         "sql", weather, "select nothing from data", "--variable", "wind", code=2
     )
+
+
+def test_sql_shows_times_as_they_are_stored(
+    icefloe: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        repository = Repository.create(tmp_path / "times")
+        with repository.transaction("main", message="times") as store:
+            values = np.array(["2020-01-01T12:30:15.250", "NaT"], dtype="M8[ns]")
+            array = zarr.create_array(store, name="t", shape=(2,), chunks=(2,), dtype="M8[ns]")
+            array[:] = values
+        text = icefloe.run("sql", tmp_path / "times", "select t from data order by dim_0")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert text.splitlines()[1:] == ["2020-01-01 12:30:15.250000", ""]
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("", "the query is empty: write for example 'select * from data'"),
+        (" ;\n", "the query is empty"),
+        ("select now()", "pip install pytz, or cast them in the query, as in now()::timestamp"),
+        ("select * from read_csv('/etc/hostname')", "reads the table data and nothing else"),
+        ("copy data to 'stolen.csv'", "reads the table data and nothing else"),
+        ("load 'code.duckdb_extension'", "reads the table data and nothing else"),
+        ("install httpfs", "reads the table data and nothing else"),
+        ("attach 'other.db'", "reads the table data and nothing else"),
+        ("set enable_external_access = true", "the configuration has been locked"),
+    ],
+)
+def test_a_query_reads_its_table_and_nothing_else(
+    icefloe: CommandLine, weather: Path, query: str, message: str
+) -> None:  # invariant 9
+    error = icefloe.run("sql", weather, query, "--variable", "wind", code=2)
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_table_of_a_dimension_beyond_memory_is_refused(
+    icefloe: CommandLine, tmp_path: Path
+) -> None:
+    repository = Repository.create(tmp_path / "long")
+    with repository.transaction("main", message="long") as store:
+        zarr.create_array(store, name="a", shape=(10**12,), chunks=(1000,), dtype="i1")
+    error = icefloe.run("sql", tmp_path / "long", "select count(*) from data", code=2)
+    assert "the dimension 'dim_0' has 1,000,000,000,000 positions" in error
+
+
+@pytest.mark.parametrize(
+    ("group", "message", "code"),
+    [
+        ("/", "needs names of dimensions, and /a, /b, /c and 1 more have none: export to Zarr", 2),
+        ("/nothing", "there is no array or group at /nothing", 3),
+        ("/a", "/a is an array, and NetCDF files have groups of arrays: export /", 2),
+    ],
+)
+def test_an_export_that_netcdf_cannot_hold_says_why(
+    icefloe: CommandLine, tmp_path: Path, group: str, message: str, code: int
+) -> None:
+    repository = Repository.create(tmp_path / "nameless")
+    with repository.transaction("main", message="no names") as store:
+        root = zarr.create_group(store)
+        for name in "abcd":
+            root.create_array(name, shape=(2,), dtype="i1")
+        root.create_array("scalar", shape=(), dtype="i1")
+    words = ("export", tmp_path / "nameless", tmp_path / "out.nc", "--group", group)
+    assert message in icefloe.run(*words, code=code)
+    assert not list(tmp_path.glob("*out*"))
 
 
 def test_open_describes_a_repository_without_a_terminal(

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sys
 from typing import TYPE_CHECKING
+
+import pytest
 
 from icefloe import Repository
 
@@ -52,5 +56,36 @@ def test_a_prompt_has_the_repository_ready(terminal: Terminal, weather: Path) ->
 def test_ctrl_c_ends_with_130(terminal: Terminal, changed: Path) -> None:
     terminal.type(f"icefloe branch delete {changed} draft; echo ended-$?-")
     terminal.wait_for("[y/N]")
-    terminal._tmux("send-keys", "C-c")
+    terminal.press("C-c")
     assert "Traceback" not in terminal.wait_for("ended-130-")
+
+
+SHELLS = {
+    "bash": ("bash --norc --noprofile", "source <(_ICEFLOE_COMPLETE=source_bash icefloe)"),
+    "zsh": (
+        "zsh -f",
+        "autoload -Uz compinit; compinit -u; source <(_ICEFLOE_COMPLETE=source_zsh icefloe)",
+    ),
+    "fish": ("fish --no-config", "_ICEFLOE_COMPLETE=source_fish icefloe | source"),
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_tab_key_completes_commands_and_branches(
+    terminal: Terminal, weather: Path, tmp_path: Path, shell: str
+) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    start, source = SHELLS[shell]
+    script = tmp_path / "bin" / "icefloe"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m icefloe.cli "$@"\n')
+    script.chmod(0o755)
+    terminal.type(f"unset -f icefloe; PATH={script.parent}:$PATH {start}")
+    terminal.type(f"{source}; clear; echo rea''dy")
+    terminal.wait_for("ready")
+    terminal.press("icefloe cherr", "Tab")
+    terminal.wait_for("icefloe cherry-pick ")
+    terminal.press("C-c")
+    terminal.press(f"icefloe log {weather} dra", "Tab")
+    terminal.wait_for(f"{weather} draft".replace(str(weather), weather.name))

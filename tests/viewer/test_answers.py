@@ -45,7 +45,7 @@ class CountingStorage(ForwardingStorage):
 
 def values_of(answer: dict[str, Any]) -> np.ndarray:
     shape = (answer["height"], answer["width"])
-    return np.frombuffer(base64.b64decode(answer["values"]), "<f4").reshape(shape)
+    return np.frombuffer(base64.b64decode(answer["values"]), "<f8").reshape(shape)
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +164,65 @@ def test_sizes_are_added_up_below_a_group(
     monkeypatch.setattr("icefloe.viewer.answers.MAX_REFERENCES", 3)
     with pytest.raises(InvalidInputError, match="icefloe stats"):
         answers.sizes("main", "/")
+
+
+@pytest.fixture(scope="module")
+def odd() -> Answers:
+    """Arrays of types and values that are no plain numbers, in two versions."""
+    repository = Repository.create(MemoryStorage())
+    with repository.transaction("main", message="odd") as store:
+        root = zarr.create_group(store)
+        days = np.array(["1970-01-02", "NaT", "2020-01-01"], dtype="M8[D]")
+        for name, values in {
+            "days": days,
+            "times": days.astype("M8[ns]"),
+            "durations": np.array([1500, -1, 0], dtype="m8[ms]"),
+            "complex": np.array([3 + 4j, 0, 1j]),
+            "large": np.array([1e300, -1e300, 2.0**24 + 1]),
+            "infinite": np.array([np.inf, -np.inf, np.nan]),
+            "missing": np.full(3, np.nan),
+        }.items():
+            root.create_array(name, shape=(3,), chunks=(3,), dtype=values.dtype)[:] = values
+    repository.create_tag("v1", repository.lookup_branch("main"))
+    with repository.transaction("main", message="later") as store:
+        zarr.open_array(store, path="times")[0] = np.datetime64("1970-01-03", "ns")
+        zarr.open_array(store, path="complex")[2] = 1
+    return Answers(repository)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "values"),
+    [
+        ("days", "time", [86_400, np.nan, 1_577_836_800]),
+        ("times", "time", [86_400, np.nan, 1_577_836_800]),
+        ("durations", "seconds", [1.5, -0.001, 0]),
+        ("complex", "magnitude", [5, 0, 1]),
+        ("large", "number", [1e300, -1e300, 16_777_217]),
+        ("infinite", "number", [np.inf, -np.inf, np.nan]),
+    ],
+)
+def test_pictures_say_what_their_numbers_are(
+    odd: Answers, path: str, kind: str, values: list[float]
+) -> None:
+    answer = odd.picture("v1", path, Plane(None, 0, (0,)))
+    assert answer["kind"] == kind
+    np.testing.assert_array_equal(values_of(answer), [values])
+
+
+def test_infinite_values_are_not_missing_ones(odd: Answers) -> None:
+    for path, infinite in (("infinite", 2), ("missing", 0)):
+        answer = odd.picture("v1", path, Plane(None, 0, (0,)))
+        assert (answer["lowest"], answer["infinite"]) == (None, infinite)
+
+
+def test_differences_of_times_are_seconds_and_of_complex_numbers_magnitudes(odd: Answers) -> None:
+    for path, kind, values in (
+        ("times", "seconds", [86_400, 0, 0]),
+        ("complex", "magnitude", [0, 0, np.sqrt(2)]),
+    ):
+        answer = odd.difference("v1", "main", path, Plane(None, 0, (0,)))
+        assert answer["kind"] == kind
+        np.testing.assert_allclose(values_of(answer), [values])
 
 
 def test_what_cannot_be_drawn_is_refused_with_a_reason(answers: Answers) -> None:

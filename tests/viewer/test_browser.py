@@ -6,9 +6,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import zarr
 
+from icefloe import Repository
 from tests.chromium import launched_or_skip
 from tests.viewer.repositories import climate_repository, field
 from tests.viewer.serving import served
@@ -175,11 +177,45 @@ def test_groups_show_the_sizes_of_their_arrays(page: Any) -> None:
 def test_arrays_without_a_picture_say_why(page: Any) -> None:
     page.get_by_role("button", name="name").click()
     page.locator("#status", has_text="not numbers").wait_for()
+    page.locator("#legend", has_text="not numbers").wait_for()
+    assert page.locator("#picture").is_hidden()
     page.get_by_role("button", name="number").click()
     page.locator("#details-title", has_text="/number").wait_for()
     assert page.locator("#array").is_hidden()
     page.get_by_role("button", name="time float64").click()
     wait_for_picture(page, "0 to 11")
+
+
+def test_times_and_rare_chunks_are_shown(browser: Any, tmp_path: Path) -> None:
+    repository = Repository.create(tmp_path / "odd")
+    with repository.transaction("main", message="odd") as store:
+        root = zarr.create_group(store)
+        days = np.array(["2020-01-01", "NaT", "2020-03-01T12:30"], dtype="M8[ns]")
+        root.create_array("days", shape=(3,), chunks=(3,), dtype=days.dtype)[:] = days
+        line = root.create_array("line", shape=(10**12,), chunks=(1000,), dtype="i1", fill_value=0)
+        line[:1000] = 1
+    with served(repository) as viewer:
+        page = browser.new_context().new_page()
+        page.goto(viewer.url)
+        page.get_by_role("button", name="days").click()
+        wait_for_picture(page, "2020-01-01 00:00 to 2020-03-01 12:30")
+        page.locator("#picture").focus()
+        page.keyboard.press("ArrowRight")
+        page.locator("#pointed", has_text="missing").wait_for()
+        page.keyboard.press("ArrowRight")
+        page.locator("#pointed", has_text="2020-03-01 12:30").wait_for()
+        page.get_by_role("button", name="line").click()
+        page.locator("#chunks-legend", has_text="1 of 1000000000 chunks").wait_for()
+        first, last = page.evaluate(
+            """() => {
+                const canvas = document.getElementById("chunks");
+                const context = canvas.getContext("2d");
+                return [0, canvas.width - 1].map((x) => [...context.getImageData(x, 0, 1, 1).data]);
+            }"""
+        )
+        assert sum(abs(a - b) for a, b in zip(first, last, strict=True)) > 60
+        look(page, "rare-chunks")
+        page.context.close()
 
 
 def test_messages_are_text_and_never_markup(browser: Any, tmp_path: Path) -> None:

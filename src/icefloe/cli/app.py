@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from icefloe.cli.command import UsageError, report_usage
+from icefloe.cli.command import UsageError, report_unwritable, report_usage
 from icefloe.cli.commands import (
     configuration,
     exchange,
@@ -82,8 +82,15 @@ def run() -> None:
     """Run the command line of this process."""
     try:
         code = make_app()(prog_name="icefloe", standalone_mode=False)
+        sys.stdout.flush()
     except typer.Abort:
         code = ExitCode.INTERRUPTED
+    except OSError as error:
+        code = report_unwritable(error)
+    except SystemExit as ending:  # typer ends with 1 if the reader of the help has seen enough
+        if not isinstance(ending.__context__, BrokenPipeError):
+            raise
+        code = report_unwritable(ending.__context__)
     except UsageError as error:
         code = report_usage(error, as_json="--json" in sys.argv)
     sys.exit(code)

@@ -35,6 +35,13 @@ def complete_branch(ctx: typer.Context, incomplete: str) -> list[str]:
     return _names(ctx, incomplete, lambda repo: repo.list_branches())
 
 
+def complete_generation(incomplete: str) -> list[str]:
+    """Families of formats."""
+    from icefloe.formats.registry import GENERATIONS
+
+    return [name for name in GENERATIONS if name.startswith(incomplete)]
+
+
 def _names(
     ctx: typer.Context, incomplete: str, names_of: Callable[[Repository], set[str]]
 ) -> list[str]:

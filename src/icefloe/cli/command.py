@@ -8,9 +8,10 @@ A command is a function that takes an `Output` and its arguments, and returns a 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-import os
+import re
 import sys
 import traceback
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +20,7 @@ import typer
 
 from icefloe.cli.exit_codes import ExitCode, exit_code_of
 from icefloe.cli.output import NotConfirmedError, Output, to_json
+from icefloe.cli.streams import forget, write_json
 from icefloe.cli.wording import printable
 from icefloe.errors import ErrorKind, IcefloeError, RebaseFailedError, RepositoryNotFoundError
 
@@ -34,6 +36,15 @@ UPKEEP = "Retention and upkeep"
 DATA = "Data in and out"
 
 _SHOWN_CONFLICTS = 20
+_OF_PYTHON = {
+    "create_branch makes one beside": "there are",
+    "; open it with Repository.open": "",
+    "Repository.create": "`icefloe init`",
+    "Choose one with the option dims or variables": "Choose one with --variable",
+    "migrate to an empty place": "choose an empty place",
+}
+"""Advice of the library to programmers, and what people at a terminal read instead."""
+_PASS_TAG = re.compile(r"there is a tag of that name: pass tag=.*")
 _COMMON: tuple[tuple[str, Any], ...] = (
     ("as_json", Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]),
     ("quiet", Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]),
@@ -93,12 +104,9 @@ def _as_epilog(examples: Sequence[str]) -> str:
 def _run(out: Output, function: Callable[[], View | None], *, debug: bool) -> ExitCode:
     try:
         view = function()
-        code = ExitCode.OK if view is None else out.show(view)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader has seen enough; keep Python from complaining about it when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.OK
+        return ExitCode.OK if view is None else _show(out, view)
+    except BrokenPipeError as error:
+        return report_unwritable(error)
     except KeyboardInterrupt:
         return _fail(out, "interrupted", "interrupted", ExitCode.INTERRUPTED)
     except NotConfirmedError as error:
@@ -107,12 +115,32 @@ def _run(out: Output, function: Callable[[], View | None], *, debug: bool) -> Ex
         if debug:
             traceback.print_exc()
         return _fail(out, _sentence(error), error.kind, exit_code_of(error))
+    except MemoryError as error:
+        sentence = f"there is not enough memory: {error}" if str(error) else "out of memory"
+        return _fail(out, f"{sentence}; choose less", "out-of-memory", ExitCode.STORAGE)
     except Exception as error:  # noqa: BLE001 (the last resort: no traceback unasked)
         if debug:
             traceback.print_exc()
         sentence = f"unexpected {type(error).__name__}: {error} (--debug shows where)"
         return _fail(out, sentence, "internal", ExitCode.INTERNAL)
+
+
+def _show(out: Output, view: View) -> ExitCode:
+    try:
+        code = out.show(view)
+        sys.stdout.flush()
+    except OSError as error:
+        return report_unwritable(error)
     return code
+
+
+def report_unwritable(error: OSError) -> ExitCode:
+    """Say that standard output cannot be written, unless its reader has seen enough."""
+    forget(sys.stdout)
+    if isinstance(error, BrokenPipeError):
+        return ExitCode.OK
+    sentence = f"standard output cannot be written: {error.strerror}"
+    return _fail(Output(), sentence, ErrorKind.STORAGE, ExitCode.STORAGE)
 
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -134,8 +162,8 @@ def report_usage(error: Any, *, as_json: bool) -> ExitCode:
 def _sentence(error: IcefloeError) -> str:
     if isinstance(error, RepositoryNotFoundError):
         reason = error.message.removeprefix("the repository doesn't exist: ")
-        return f"there is no repository: {reason.replace('Repository.create', '`icefloe init`')}"
-    lines = [error.message]
+        return f"there is no repository: {_to_people(reason)}"
+    lines = [_to_people(error.message)]
     if isinstance(error, RebaseFailedError) and len(error.conflicts) > 1:
         lines += [f"  {conflict}" for conflict in error.conflicts[:_SHOWN_CONFLICTS]]
         more = len(error.conflicts) - _SHOWN_CONFLICTS
@@ -143,11 +171,21 @@ def _sentence(error: IcefloeError) -> str:
     return "\n".join(lines)
 
 
+def _to_people(message: str) -> str:
+    for python, words in _OF_PYTHON.items():
+        message = message.replace(python, words)
+    return _PASS_TAG.sub("there is a tag of that name, and this needs a branch", message)
+
+
 def _fail(out: Output, sentence: str, kind: str, code: ExitCode) -> ExitCode:
     """Report an error on standard error; programs find the same on standard output."""
     lines = [printable(line) for line in sentence.splitlines()] or ["failed"]
     if out.as_json:
         body = {"kind": str(kind), "message": "\n".join(lines), "exit_code": int(code)}
-        sys.stdout.write(to_json({"error": body}) + "\n")
-    sys.stderr.write("icefloe: " + "\n".join(lines) + "\n")
+        with contextlib.suppress(OSError):  # standard error has it, and the exit code
+            write_json(to_json({"error": body}))
+            sys.stdout.flush()
+    with contextlib.suppress(OSError):
+        sys.stderr.write("icefloe: " + "\n".join(lines) + "\n")
+        sys.stderr.flush()
     return code

@@ -10,9 +10,16 @@ MISSING = "The command line needs packages that are not installed: pip install '
 
 def main() -> None:
     """Run the command line, or say what to install for it."""
+    from icefloe.cli.streams import prepare_streams
+
+    prepare_streams()
     if any(importlib.util.find_spec(name) is None for name in ("typer", "rich")):
         sys.stderr.write(f"{MISSING}\n")
         sys.exit(2)
-    from icefloe.cli.app import run
+    try:
+        from icefloe.cli.app import run
 
-    run()
+        run()
+    except KeyboardInterrupt:  # before a command has begun
+        sys.stderr.write("icefloe: interrupted\n")
+        sys.exit(130)

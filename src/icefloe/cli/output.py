@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from icefloe.cli.streams import write_json
 from icefloe.progress import report_progress, start_progress
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Output:
     def show(self, view: View) -> ExitCode:
         """Show a result; returns what the process ends with."""
         if self.as_json:
-            sys.stdout.write(to_json(view.data) + "\n")
+            write_json(to_json(view.data))
         elif not self.quiet:
             self._print(view)
         return view.exit_code

@@ -113,6 +113,8 @@ def read_config_file() -> ConfigFile:
 
 def find_place(place: str) -> PlaceOptions:
     """What a URL, a path or an alias names. A folder that is named as an alias is `./name`."""
+    if not place:
+        raise InvalidInputError("expected a URL, a path or an alias, found an empty text")
     if _NAME.fullmatch(place):
         alias = read_config_file().places.get(place)
         if alias is not None:

@@ -59,7 +59,7 @@ class Records:
     empty: str = "nothing"
     """What people read instead of an empty table."""
     note: str = ""
-    """A line below the table."""
+    """A line below the table, even if it is empty."""
     exit_code: ExitCode = ExitCode.OK
 
     @property
@@ -73,8 +73,10 @@ class Records:
         from rich.table import Table
         from rich.text import Text
 
+        note = Text(self.note, style="dim")
         if not self.rows:
-            return Text(self.empty, style="dim")
+            text = Text(self.empty, style="dim")
+            return Group(text, note) if self.note else text
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in self.columns:
             table.add_column(
@@ -85,7 +87,7 @@ class Records:
             )
         for row in self.rows:
             table.add_row(*(Text(column.form(row.get(column.key))) for column in self.columns))
-        return Group(table, Text(self.note, style="dim")) if self.note else table
+        return Group(table, note) if self.note else table
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,15 @@ def plain(value: Any) -> str:
     return printable(value)
 
 
+def cell(value: Any) -> str:
+    """A value of data, exactly: times as they are stored, to the last digit.
+
+    >>> cell(datetime(2020, 1, 1, 12, 30, 15))
+    '2020-01-01 12:30:15'
+    """
+    return printable(value) if isinstance(value, datetime) else plain(value)
+
+
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B)?", re.IGNORECASE)
 
 

@@ -39,6 +39,7 @@ CHUNK = "chunk"
 SHAPE = "shape"
 """Column of the layout `chunks`: the shape of the block."""
 _MIN_LINE_CELLS = 512
+_LONGEST_DIMENSION = 2**31
 
 
 class ScanRequest(Record, frozen=True):
@@ -181,6 +182,12 @@ def plan_table(session: SessionPort, request: ScanRequest) -> TablePlan:
 
 def read_coordinate(session: SessionPort, table: TableSchema, dim: str, size: int) -> pa.Array:
     """All coordinate values of a dimension; positions if it has no coordinate variable."""
+    if size > _LONGEST_DIMENSION:
+        raise InvalidInputError(
+            f"the dimension {dim!r} has {size:,} positions: a table has at most "
+            f"{_LONGEST_DIMENSION:,} along one, since it lists them in memory; read the array "
+            "with zarr or Session.read_region"
+        )
     index = table.indexes.get(dim)
     if index is None:
         return pa.array(np.arange(size, dtype=np.int64))

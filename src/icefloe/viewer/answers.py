@@ -181,6 +181,7 @@ class Answers:
         order = self._row_order(tree, node, plane)
         values = _numbers(tree, node, sample.values)[order]
         return _pixels(values) | {
+            "kind": _KINDS.get(sample.values.dtype.kind, "number"),
             "rows": sample.rows[order].tolist(),
             "columns": sample.columns.tolist(),
             "is_complete": sample.is_complete,
@@ -198,12 +199,18 @@ class Answers:
             pictures.append(_numbers(tree, node, sample.values))
         if pictures[0].shape != pictures[1].shape:
             raise InvalidInputError(f"{path} has another shape in {older} than in {newer}")
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
+            kinds = {sample.values.dtype.kind for sample in samples}
             values = pictures[1] - pictures[0]
+            if kinds == {"c"}:  # numbers of one magnitude may differ
+                values = np.abs(samples[1].values - samples[0].values).astype(np.float64)
         both = np.isnan(pictures[0]) & np.isnan(pictures[1])
         values[both] = 0
         order = self._row_order(tree, node, plane)
         return _pixels(values[order]) | {
+            "kind": _KINDS_OF_DIFFERENCES.get(min(kinds), "number")
+            if len(kinds) == 1
+            else "number",
             "rows": samples[1].rows[order].tolist(),
             "columns": samples[1].columns.tolist(),
             "is_complete": all(sample.is_complete for sample in samples),
@@ -272,18 +279,28 @@ def _chunks_per_cell(
 def _numbers(
     tree: WorkingTree, node: ArrayNode, stored: npt.NDArray[Any]
 ) -> npt.NDArray[np.float64]:
-    """Values as CF attributes decode them, missing ones as NaN."""
-    if stored.dtype.kind not in "biufmM":
+    """Values as CF attributes decode them, missing ones as NaN; times in seconds."""
+    if stored.dtype.kind not in "biufmMc":
         raise InvalidInputError(f"{node.path} has values of type {stored.dtype}, not numbers")
     if stored.dtype.kind in "mM":
-        times = stored.astype(np.int64).astype(np.float64)
+        milliseconds = stored.astype(f"{stored.dtype.kind}8[ms]").astype(np.int64)
+        times: npt.NDArray[np.float64] = milliseconds / 1000
         times[np.isnat(stored)] = np.nan
         return times
+    if stored.dtype.kind == "c":
+        magnitudes: npt.NDArray[np.float64] = np.abs(stored).astype(np.float64)
+        return magnitudes
     if stored.dtype.kind == "b":
         return stored.astype(np.float64)
     attributes = json.loads(tree.document(node.path) or b"{}").get("attributes", {})
     decoded = coding_of(stored.dtype, attributes).decode_numbers(stored)
     return np.asarray(decoded, dtype=np.float64)
+
+
+_KINDS = {"M": "time", "m": "seconds", "c": "magnitude"}
+"""What the numbers of a picture are, by the kind of data type that numpy has for the values."""
+
+_KINDS_OF_DIFFERENCES = {**_KINDS, "M": "seconds"}
 
 
 def _pixels(values: npt.NDArray[np.float64]) -> dict[str, Any]:
@@ -294,5 +311,6 @@ def _pixels(values: npt.NDArray[np.float64]) -> dict[str, Any]:
         "lowest": float(finite.min()) if finite.size else None,
         "highest": float(finite.max()) if finite.size else None,
         "missing": int(values.size - finite.size),
-        "values": base64.b64encode(values.astype("<f4").tobytes()).decode("ascii"),
+        "infinite": int(np.count_nonzero(np.isinf(values))),
+        "values": base64.b64encode(values.astype("<f8").tobytes()).decode("ascii"),
     }

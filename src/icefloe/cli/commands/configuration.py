@@ -74,7 +74,7 @@ def alias(
             Column("authorize", "may read"),
         ),
         f'no aliases: write [places.NAME] with url = "…" into {config_path()}',
-        note=f"from {config_path()}",
+        note=f"from {config_path()}" if rows else "",
     )
 
 
@@ -89,8 +89,23 @@ def show(
     from icefloe.config.plain_tree import to_plain
 
     config = open_place(place).config
-    tree = msgspec.to_builtins(config.effective(), enc_hook=str) if effective else to_plain(config)
+    if effective:
+        values = msgspec.to_builtins(config.effective(), enc_hook=str)
+        return Drawn(values, lambda: _setting_rows(config).render())
+    tree = to_plain(config)
     return Drawn(tree, lambda: _as_lines(tree))
+
+
+def _setting_rows(config: RepositoryConfig) -> Records:
+    """Every setting by the name that `set` and `unset` take."""
+    from icefloe.config.setting_table import setting_table
+
+    rows = [
+        {"name": each.name, "value": each.value, "origin": "set" if each.is_set else "default"}
+        for each in setting_table(config)
+    ]
+    columns = (Column("name", "setting", style="cyan"), Column("value", "value"))
+    return Records(rows, (*columns, Column("origin", "")))
 
 
 def _as_lines(tree: dict[str, Any]) -> RenderableType:
@@ -150,6 +165,8 @@ def _change(out: Output, place: str, key: str, value: Any, *, yes: bool, dry_run
     stored: RepositoryConfig | None = read_config(fmt, storage)
     tree = {} if stored is None else to_plain(stored)
     before = _replace(tree, key.split("."), value)
+    if value is None and before is None:
+        _check_known(key)
     config = from_plain(tree)
     plan = Facts(
         {"key": key, "before": before, "after": value, "dry_run": dry_run},
@@ -160,6 +177,17 @@ def _change(out: Output, place: str, key: str, value: Any, *, yes: bool, dry_run
     out.confirm(plan, f"Change {wording.printable(key)} for everybody who opens this?", yes=yes)
     write_config(fmt, storage, config)
     return plan
+
+
+def _check_known(key: str) -> None:
+    """Raise InvalidInputError if no setting has a name: it was misspelt."""
+    from icefloe.config.repository import RepositoryConfig
+    from icefloe.config.setting_table import setting_table
+    from icefloe.model.spelling import suggestion
+
+    known = [each.name for each in setting_table(RepositoryConfig.default())]
+    if not any(f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.") for name in known):
+        raise InvalidInputError(f"there is no setting {key!r}{suggestion(key, known)}")
 
 
 def _replace(tree: dict[str, Any], steps: list[str], value: Any) -> Any:

@@ -13,6 +13,7 @@ import typer
 from icefloe.cli import wording
 from icefloe.cli.arguments import Authorize, BranchOption, Place, VersionOption
 from icefloe.cli.command import DATA, command
+from icefloe.cli.commands.nodes import existing_node
 from icefloe.cli.output import Output
 from icefloe.cli.places import find_place, open_place, storage_at
 from icefloe.cli.views import Done, View
@@ -102,6 +103,7 @@ def _export_netcdf(out: Output, session: SessionPort, target: str, group: str) -
         )
     import xarray as xr
 
+    _check_exportable(session, group)
     path = Path(target)
     if path.exists():
         raise AlreadyExistsError(f"{target} exists already: choose another name")
@@ -113,13 +115,42 @@ def _export_netcdf(out: Output, session: SessionPort, target: str, group: str) -
         ):
             dataset.to_netcdf(temporary)
         temporary.rename(path)
-    except (ImportError, OSError, ValueError, TypeError) as error:
+    except (ImportError, OSError, ValueError, TypeError, KeyError, NotImplementedError) as error:
         raise InvalidInputError(f"{target} cannot be written as NetCDF: {error}") from error
     finally:
         temporary.unlink(missing_ok=True)
     size = path.stat().st_size
     data = {"target": target, "snapshot_id": session.snapshot_id, "bytes": size}
     return Done(f"Exported {group} ({wording.size(size)}) to {wording.printable(target)}", data)
+
+
+def _check_exportable(session: SessionPort, group: str) -> None:
+    """Raise an error in words of this place if a group cannot be a dataset of xarray."""
+    from icefloe.engine.inspection import describe_node
+    from icefloe.model import paths
+
+    root = paths.canonical(group)
+    node = existing_node(session, root)
+    if node.is_array:
+        above = paths.parent(root) or "/"
+        raise InvalidInputError(
+            f"{root} is an array, and NetCDF files have groups of arrays: export {above}, or "
+            "export the array to Zarr"
+        )
+    members = [each for each in session.tree.node_paths(root) if paths.parent(each) == root]
+    described = [describe_node(existing_node(session, each)) for each in members]
+    nameless = [
+        each["path"]
+        for each in described
+        if each.get("shape") and not all(each["dimensions"] or [None])
+    ]
+    if nameless:
+        more = f" and {len(nameless) - 3} more" if len(nameless) > 3 else ""
+        raise InvalidInputError(
+            f"NetCDF needs names of dimensions, and {', '.join(nameless[:3])}{more} "
+            f"{'has' if len(nameless) == 1 else 'have'} none: export to Zarr, or set "
+            "dimension_names"
+        )
 
 
 def ingest(

@@ -110,6 +110,7 @@ def merge(
 ) -> View:
     """Merge a branch into another: a three-way merge, as one commit."""
     repository = open_place(place)
+    before = repository.lookup_branch(branch)
     with out.working("merging"):
         snapshot_id = repository.merge(
             source,
@@ -119,7 +120,7 @@ def merge(
             solver=_solver(prefer, append),
             fast_forward=fast_forward,
         )
-    return _moved(f"Merged {source} into {branch}", branch, snapshot_id)
+    return _moved(f"Merged {source} into {branch}", branch, snapshot_id, before)
 
 
 def cherry_pick(
@@ -134,6 +135,7 @@ def cherry_pick(
 ) -> View:
     """Apply the changes of a commit to another branch."""
     repository = open_place(place)
+    before = repository.lookup_branch(branch)
     with out.working("picking"):
         snapshot_id = repository.cherry_pick(
             version,
@@ -142,7 +144,7 @@ def cherry_pick(
             metadata=parse_properties(properties),
             solver=_solver(prefer, append),
         )
-    return _moved(f"Picked {version} to {branch}", branch, snapshot_id)
+    return _moved(f"Picked {version} to {branch}", branch, snapshot_id, before)
 
 
 def revert(
@@ -156,6 +158,7 @@ def revert(
 ) -> View:
     """Undo the changes of a commit by a new commit; later changes stay."""
     repository = open_place(place)
+    before = repository.lookup_branch(branch)
     with out.working("reverting"):
         snapshot_id = repository.revert(
             version,
@@ -164,7 +167,7 @@ def revert(
             metadata=parse_properties(properties),
             solver=_solver(prefer, None),
         )
-    return _moved(f"Reverted {version} on {branch}", branch, snapshot_id)
+    return _moved(f"Reverted {version} on {branch}", branch, snapshot_id, before)
 
 
 def squash(
@@ -222,11 +225,15 @@ def publish(
     ] = "main",
 ) -> View:
     """Move a branch forward to another that descends from it: write, audit, publish."""
-    snapshot_id = open_place(place).publish(source, branch)
-    return _moved(f"Published {source} as {branch}", branch, snapshot_id)
+    repository = open_place(place)
+    before = repository.lookup_branch(branch)
+    snapshot_id = repository.publish(source, branch)
+    return _moved(f"Published {source} as {branch}", branch, snapshot_id, before)
 
 
-def _moved(sentence: str, branch: str, snapshot_id: str) -> Done:
+def _moved(sentence: str, branch: str, snapshot_id: str, before: str | None = None) -> Done:
+    if snapshot_id == before:
+        sentence = f"Nothing to do, {branch} has it already"
     text = f"{wording.printable(sentence)}: {wording.short_id(snapshot_id)}"
     return Done(text, {"branch": branch, "snapshot_id": snapshot_id})
 

@@ -65,7 +65,10 @@ def tree(
         if each != root and (depth is None or _depth(each) - _depth(root) <= depth)
     ]
     with out.working("adding up sizes"):
-        rows = [_described(session, _node(session, each), sizes=sizes) for each in [root, *below]]
+        rows = [
+            _described(session, existing_node(session, each), sizes=sizes)
+            for each in [root, *below]
+        ]
     return Drawn(rows, lambda: _draw(rows))
 
 
@@ -80,7 +83,7 @@ def ls(
     from icefloe.model import paths
 
     session = open_place(place).readonly_session(snapshot_id=version)
-    node = _node(session, paths.canonical(path))
+    node = existing_node(session, paths.canonical(path))
     if node.is_array:
         return _array_facts(session, node, sizes=sizes)
     members = [
@@ -89,7 +92,7 @@ def ls(
         if each != node.path and _depth(each) == _depth(node.path) + 1
     ]
     with out.working("adding up sizes"):
-        rows = [_described(session, _node(session, each), sizes=sizes) for each in members]
+        rows = [_described(session, existing_node(session, each), sizes=sizes) for each in members]
     return Records(rows, _COLUMNS if sizes else _COLUMNS[:-1], "an empty group")
 
 
@@ -145,7 +148,8 @@ def _array_facts(session: SessionPort, node: Node, *, sizes: bool) -> Facts:
     )
 
 
-def _node(session: SessionPort, path: str) -> Node:
+def existing_node(session: SessionPort, path: str) -> Node:
+    """The node at a path; raises NodeNotFoundError with names like it."""
     node = session.get_node(path)
     if node is None:
         from icefloe.model.spelling import suggestion

@@ -22,6 +22,14 @@ TABLE = "data"
 """The name of the table in queries."""
 
 
+_NOTHING_BUT_THE_TABLE: dict[str, str | bool | int | float | list[str]] = {
+    "python_enable_replacements": "false",
+    "enable_external_access": "false",
+    "lock_configuration": "true",
+}
+"""A query names no variable of this process, no file, no address and no extension to load."""
+
+
 def add_to(app: typer.Typer) -> None:
     """Add this command."""
     command(
@@ -62,7 +70,8 @@ def sql(
     """Query arrays as a table with one row per cell, by DuckDB.
 
     The table is called `data`; it has a column for each dimension and for each array. --where and
-    --variable decide what is read, the query decides what is done with it.
+    --variable decide what is read, the query decides what is done with it. A query has access to
+    nothing else: no files, no network and no extensions of DuckDB.
     """
     for package in ("duckdb", "pyarrow"):
         if importlib.util.find_spec(package) is None:
@@ -77,20 +86,34 @@ def sql(
 def _query(table: Scan, query: str, max_rows: int) -> Records:
     import duckdb
 
-    connection = duckdb.connect(":memory:", config={"python_enable_replacements": "false"})
+    if not query.strip(" \t\r\n;"):
+        raise InvalidInputError(f"the query is empty: write for example 'select * from {TABLE}'")
+    connection = duckdb.connect(":memory:", config=_NOTHING_BUT_THE_TABLE)
     try:
         connection.register(TABLE, table)  # not a reader: a query may name the table twice
         cursor = connection.execute(query)
         names = _distinct([column[0] for column in cursor.description or ()])
         values = cursor.fetchmany(max_rows + 1)
     except duckdb.Error as error:
-        raise InvalidInputError(f"the query failed: {str(error).splitlines()[0]}") from None
+        raise InvalidInputError(f"the query failed: {_reason(error)}") from None
     finally:
         connection.close()
     rows: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in values[:max_rows]]
     more = "" if len(values) <= max_rows else f"the first {max_rows:,} rows: --max-rows shows more"
-    columns = tuple(Column(name, wording.printable(name)) for name in names)
+    columns = tuple(Column(name, wording.printable(name), wording.cell) for name in names)
     return Records(rows, columns, "no rows", note=more)
+
+
+def _reason(error: Exception) -> str:
+    reason = str(error).splitlines()[0]
+    if "'pytz'" in reason:
+        return (
+            "times with a time zone need pytz: pip install pytz, or cast them in the query, as in "
+            "now()::timestamp"
+        )
+    if "disabled" in reason:
+        return f"{reason}; a query reads the table {TABLE} and nothing else"
+    return reason
 
 
 def _distinct(names: list[str]) -> list[str]:

@@ -83,8 +83,9 @@ def expire(
 
 
 def _expiring(repository: Repository, expired: set[str]) -> Records:
-    """What would expire, newest first; only some of it has its message read."""
+    """What would expire; only some of it has its message read, the newest of which is first."""
     infos = [repository.lookup_snapshot(each) for each in sorted(expired)[:_SHOWN]]
+    infos.sort(key=lambda info: info.written_at, reverse=True)
     rows: list[dict[str, Any]] = [
         {"id": info.id, "written_at": info.written_at, "message": info.message} for info in infos
     ]

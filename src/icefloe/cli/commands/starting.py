@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from icefloe.cli import wording
-from icefloe.cli.arguments import Authorize, Place, Version
+from icefloe.cli.arguments import Authorize, Place, Version, complete_generation
 from icefloe.cli.command import START, command
 from icefloe.cli.exit_codes import ExitCode
 from icefloe.cli.output import Output
@@ -24,7 +24,8 @@ Generation = Annotated[
     str | None,
     typer.Option(
         "--generation",
-        help="The family of formats: repository, store, dataset or icechunk.",
+        help="The family of formats: repository, store, dataset, or icechunk (the official one).",
+        autocompletion=complete_generation,
         show_default=False,
     ),
 ]
@@ -99,7 +100,10 @@ def migrate(
     generation: Annotated[
         str,
         typer.Option(
-            "--generation", help="repository, store, dataset or icechunk.", show_default=False
+            "--generation",
+            help="repository, store, dataset or icechunk.",
+            autocompletion=complete_generation,
+            show_default=False,
         ),
     ],
     spec_version: SpecVersion = None,

@@ -118,7 +118,7 @@ def repair(
     others = len(report.problems) - len(repairable)
     code = ExitCode.PROBLEMS if others else ExitCode.OK
     left = f"{wording.counted(others, 'problem')} cannot be repaired: see icefloe verify"
-    plan = _problems(repairable, "nothing to repair", left if others else "")
+    plan = _problems(repairable, "nothing to repair", left if others else "", code)
     if dry_run or not repairable:
         return plan
     out.confirm(plan, f"Repair {wording.counted(len(repairable), 'problem')}?", yes=yes)

@@ -12,6 +12,7 @@ from icefloe.cli.arguments import Authorize, Place
 from icefloe.cli.command import HISTORY, command
 from icefloe.cli.output import Output, to_json
 from icefloe.cli.places import open_place
+from icefloe.cli.streams import write_json
 from icefloe.cli.views import View
 from icefloe.errors import InvalidInputError
 
@@ -44,7 +45,7 @@ def ui(
 
     viewer = Viewer(open_place(place, authorize or ()), port)
     if out.as_json:
-        sys.stdout.write(to_json({"url": viewer.url, "port": viewer.port}) + "\n")
+        write_json(to_json({"url": viewer.url, "port": viewer.port}))
     else:
         out.console.print(f"Open {viewer.url}", markup=False)
     sys.stdout.flush()

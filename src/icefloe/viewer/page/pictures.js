@@ -2,6 +2,7 @@
 
 const VALUES = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
 const DIFFERENCES = [[33, 102, 172], [146, 197, 222], [247, 247, 247], [244, 165, 130], [178, 24, 43]];
+const LEAST_SHARE = 0.3; // One chunk of a million is seen, too.
 const MISSING = [128, 128, 128];
 
 function colour(stops, share) {
@@ -12,12 +13,21 @@ function colour(stops, share) {
 
 export function numbers(text) {
   const bytes = Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
-  return new Float32Array(bytes.buffer);
+  return new Float64Array(bytes.buffer);
 }
 
-export function shown(value) {
+/** A number as text, by what it is: a time, a duration in seconds, or any other. */
+export function shown(value, kind) {
   if (value === null || Number.isNaN(value)) return "missing";
+  if (kind === "time") return time(value);
+  if (kind === "seconds") return `${shown(value)} s`;
   return Number.isInteger(value) ? value.toString() : value.toPrecision(6).replace(/\.?0+$/, "");
+}
+
+function time(seconds) {
+  const date = new Date(seconds * 1000);
+  if (Number.isNaN(date.getTime())) return `${seconds} s since 1970`;
+  return date.toISOString().replace("T", " ").replace(/(:00)?\.000Z$/, "").replace("Z", "");
 }
 
 function paint(canvas, width, height, pixel) {
@@ -70,6 +80,7 @@ export function drawChunks(canvas, map) {
   paint(canvas, width * scale, height * scale, (i) => {
     const [x, y] = [i % (width * scale), Math.floor(i / (width * scale))];
     if (isLined && (x % scale === scale - 1 || y % scale === scale - 1)) return line;
-    return colour(stops, map.share[Math.floor(y / scale) * width + Math.floor(x / scale)]);
+    const share = map.share[Math.floor(y / scale) * width + Math.floor(x / scale)];
+    return colour(stops, share > 0 ? Math.max(share, LEAST_SHARE) : 0);
   });
 }

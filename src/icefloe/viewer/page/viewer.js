@@ -281,13 +281,20 @@ const showPicture = attempt(async () => {
   const { node, older, version, rows, columns } = state;
   const plane = { path: node.path, rows, columns, at: state.at.join(",") };
   picture = null;
-  const answer = older
-    ? await ask("difference", { from: older, to: version, ...plane })
-    : await ask("picture", { version, ...plane });
+  const question = older
+    ? ask("difference", { from: older, to: version, ...plane })
+    : ask("picture", { version, ...plane });
+  const answer = await question.catch((error) => {
+    at("picture").hidden = true;
+    at("legend").textContent = error.message;
+    throw error;
+  });
+  at("picture").hidden = false;
   picture = { ...answer, numbers: drawValues(at("picture"), answer, Boolean(older)) };
   const title = older ? `What changed from ${at("older").selectedOptions[0].text} to ${at("version").selectedOptions[0].text}` : "Values";
   at("picture-title").textContent = title;
-  const range = answer.lowest === null ? "all missing" : `${shown(answer.lowest)} to ${shown(answer.highest)}`;
+  const { kind } = answer;
+  const range = answer.lowest === null ? (answer.infinite ? "no finite values" : "all missing") : `${kind === "magnitude" ? "magnitudes " : ""}${shown(answer.lowest, kind)} to ${shown(answer.highest, kind)}`;
   const units = node.metadata.attributes?.units ? ` ${node.metadata.attributes.units}` : "";
   const ends = limits(answer, Boolean(older)).map((value) => `${shown(value)}${units}`);
   drawScale(at("scale"), Boolean(older));
@@ -314,7 +321,7 @@ function point(row, column) {
   cursor = [Math.max(0, Math.min(picture.height - 1, row)), Math.max(0, Math.min(picture.width - 1, column))];
   const value = picture.numbers[cursor[0] * picture.width + cursor[1]];
   const place = state.rows === null ? "" : `${name(state.rows)} ${picture.rows[cursor[0]]}, `;
-  at("pointed").textContent = `${place}${name(state.columns)} ${picture.columns[cursor[1]]}: ${shown(value)}`;
+  at("pointed").textContent = `${place}${name(state.columns)} ${picture.columns[cursor[1]]}: ${shown(value, picture.kind)}`;
 }
 at("picture").addEventListener("pointermove", (event) => {
   if (!picture) return;
