@@ -186,6 +186,29 @@ def test_scenarios_are_told_apart_by_labels_of_text_and_dates(
             np.testing.assert_array_equal(found.tas[row], expected.tas)
 
 
+@pytest.mark.parametrize("rule", ["pattern", "mapping"])
+def test_labels_are_taken_from_names_as_people_write_them(tmp_path: Path, rule: str) -> None:
+    """URLs have spaces and letters of other alphabets in another form."""
+    labels = ["2020_01", "Zürich 7", "zoo"]
+    files = [cmip_file(tmp_path / f"tas {label}.nc", "tas", range(2)) for label in labels]
+    rules: dict[str, Any] = {
+        "pattern": r"/tas ([^/]+)\.nc$",
+        "mapping": {file.name: label for file, label in zip(files, labels, strict=True)},
+    }
+    session = session_for(tmp_path)
+    reference_files(session, files[::-1], file_coordinates={"place": rules[rule]})
+    assert opened(session).place.values.tolist() == labels
+
+
+def test_files_follow_each_other_by_names_as_people_write_them(tmp_path: Path) -> None:
+    files = [nemo_file(tmp_path / f"{name}.nc", month) for month, name in enumerate(("a b", "a!b"))]
+    session = session_for(tmp_path)
+    reference_files(session, files[::-1], file_order={"time_counter": "name"})
+    assert opened(session).time_centered.values.tolist() == sorted(
+        opened(session).time_centered.values.tolist()
+    )
+
+
 # --- dimensions without coordinates that are of use
 
 
