@@ -368,6 +368,27 @@ def test_hints_of_a_difference_in_values_name_the_tolerance(tmp_path: Path) -> N
     assert float(opened(session).height) == 2.0
 
 
+def test_times_that_the_units_of_the_repository_cannot_express(tmp_path: Path) -> None:
+    files = []
+    for number, units in enumerate(("days since 2020-01-01", "hours since 2020-01-02")):
+        files.append(tmp_path / f"{number}.nc")
+        with netCDF4.Dataset(files[-1], "w") as data:
+            data.createDimension("time", None)
+            time = data.createVariable("time", "i4", ("time",))
+            time.units = units
+            time[:] = np.arange(number + 1) * 6
+            data.createVariable("v", "f4", ("time",), chunksizes=(1,))[:] = np.arange(number + 1)
+    session = session_for(tmp_path)
+    reference_files(session, files[0])
+    session.commit("whole days")
+    text = refusal(session, files[1:])
+    assert "cannot express those of the files" in text
+    assert "ingest all files at once" in text
+    at_once = session_for(tmp_path)
+    reference_files(at_once, files)
+    xr.testing.assert_equal(opened(at_once), by_xarray(files))
+
+
 def test_hints_name_what_solves_a_difference(tmp_path: Path) -> None:
     first = month_file(tmp_path / "1.nc", 1)
     for settings, hint in (

@@ -76,7 +76,10 @@ def compare_variable(
             values[url] = in_units_of(header.values, header.time_attributes, first.time_attributes)
     dtype = _dtype_of(name, first, values, axes)
     if old is not None and old.values is not None and values and dtype != old.values.dtype:
-        hint = "the units of times in the repository cannot express those of the files exactly"
+        hint = (
+            "the units of times in the repository cannot express those of the files exactly; "
+            "ingest all files at once, into a group of its own: group='…'"
+        )
         kinds = ((str(old.values.dtype), (EXISTING,)), (str(dtype), tuple(values)))
         differences.append(Difference(name, "type of values", kinds, hint=hint))
     attributes, remarks = _attributes(name, everywhere, policies, is_virtual=is_virtual)
