@@ -282,7 +282,7 @@ class _Alike:
         first, known = self._kinds.setdefault(key, (base.attributes, {}))
         names = {*first, *base.attributes}
         differing = frozenset(k for k in names if first.get(k) != base.attributes.get(k))
-        return _Kind(base, first, differing, known)
+        return _Kind(base=base, first=first, differing=differing, known=known)
 
     def of(self, kind: _Kind, changes: Changes | None) -> dict[str, Any]:
         """The dictionary to use for one that differs from the base of a kind in some ways."""
