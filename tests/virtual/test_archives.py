@@ -186,6 +186,29 @@ def test_scenarios_are_told_apart_by_labels_of_text_and_dates(
             np.testing.assert_array_equal(found.tas[row], expected.tas)
 
 
+@pytest.mark.parametrize("rule", ["pattern", "mapping"])
+def test_labels_are_taken_from_names_as_people_write_them(tmp_path: Path, rule: str) -> None:
+    """URLs have spaces and letters of other alphabets in another form."""
+    labels = ["2020_01", "Zürich 7", "zoo"]
+    files = [cmip_file(tmp_path / f"tas {label}.nc", "tas", range(2)) for label in labels]
+    rules: dict[str, Any] = {
+        "pattern": r"/tas ([^/]+)\.nc$",
+        "mapping": {file.name: label for file, label in zip(files, labels, strict=True)},
+    }
+    session = session_for(tmp_path)
+    reference_files(session, files[::-1], file_coordinates={"place": rules[rule]})
+    assert opened(session).place.values.tolist() == labels
+
+
+def test_files_follow_each_other_by_names_as_people_write_them(tmp_path: Path) -> None:
+    files = [nemo_file(tmp_path / f"{name}.nc", month) for month, name in enumerate(("a b", "a!b"))]
+    session = session_for(tmp_path)
+    reference_files(session, files[::-1], file_order={"time_counter": "name"})
+    assert opened(session).time_centered.values.tolist() == sorted(
+        opened(session).time_centered.values.tolist()
+    )
+
+
 # --- dimensions without coordinates that are of use
 
 
@@ -343,6 +366,27 @@ def test_hints_of_a_difference_in_values_name_the_tolerance(tmp_path: Path) -> N
     session = session_for(tmp_path)
     reference_files(session, files, tolerance=1e-7)
     assert float(opened(session).height) == 2.0
+
+
+def test_times_that_the_units_of_the_repository_cannot_express(tmp_path: Path) -> None:
+    files = []
+    for number, units in enumerate(("days since 2020-01-01", "hours since 2020-01-02")):
+        files.append(tmp_path / f"{number}.nc")
+        with netCDF4.Dataset(files[-1], "w") as data:
+            data.createDimension("time", None)
+            time = data.createVariable("time", "i4", ("time",))
+            time.units = units
+            time[:] = np.arange(number + 1) * 6
+            data.createVariable("v", "f4", ("time",), chunksizes=(1,))[:] = np.arange(number + 1)
+    session = session_for(tmp_path)
+    reference_files(session, files[0])
+    session.commit("whole days")
+    text = refusal(session, files[1:])
+    assert "cannot express those of the files" in text
+    assert "ingest all files at once" in text
+    at_once = session_for(tmp_path)
+    reference_files(at_once, files)
+    xr.testing.assert_equal(opened(at_once), by_xarray(files))
 
 
 def test_hints_name_what_solves_a_difference(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from icefloe.ingest.plan import EXISTING, Difference
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from icefloe.ingest.headers import FileHeader, VariableHeader
     from icefloe.ingest.plan import ConcatAxis
@@ -66,8 +66,8 @@ def compare_variable(
     policies: Policies,
 ) -> Compared:
     """Compare a variable of all files that have it."""
-    everywhere = {**({EXISTING: old} if old is not None else {}), **headers}
-    first = next(iter(everywhere.values()))
+    everywhere = Everywhere({**({EXISTING: old} if old is not None else {}), **headers})
+    first = next(iter(everywhere.headers.values()))
     differences = _properties(name, everywhere, policies, is_virtual=is_virtual, moving=moving)
     values: dict[str, npt.NDArray[Any]] = {}
     if not is_virtual and not differences:
@@ -76,7 +76,10 @@ def compare_variable(
             values[url] = in_units_of(header.values, header.time_attributes, first.time_attributes)
     dtype = _dtype_of(name, first, values, axes)
     if old is not None and old.values is not None and values and dtype != old.values.dtype:
-        hint = "the units of times in the repository cannot express those of the files exactly"
+        hint = (
+            "the units of times in the repository cannot express those of the files exactly; "
+            "ingest all files at once, into a group of its own: group='…'"
+        )
         kinds = ((str(old.values.dtype), (EXISTING,)), (str(dtype), tuple(values)))
         differences.append(Difference(name, "type of values", kinds, hint=hint))
     attributes, remarks = _attributes(name, everywhere, policies, is_virtual=is_virtual)
@@ -85,16 +88,24 @@ def compare_variable(
         document=document,
         dims=first.dims,
         chunk_shape=first.chunk_shape,
-        is_divisible=all(each.is_divisible for each in distinct(everywhere.values())),
+        is_divisible=all(each.is_divisible for each in everywhere.distinct),
         dtype_of_values=dtype,
         values=values,
         differences=differences + remarks,
     )
 
 
-def distinct(headers: Iterable[VariableHeader]) -> list[VariableHeader]:
-    """One header for each document: most files share one, and it is looked at once."""
-    return list({id(header.document): header for header in reversed(list(headers))}.values())[::-1]
+class Everywhere:
+    """A variable of all files that have it, and of the repository."""
+
+    def __init__(self, headers: Mapping[str, VariableHeader]) -> None:
+        """Take headers by URL."""
+        self.headers = headers
+        first: dict[int, VariableHeader] = {}
+        for header in headers.values():
+            first.setdefault(id(header.document), header)
+        self.distinct = list(first.values())
+        """One header for each document: most files share one, and it is looked at once."""
 
 
 def _dtype_of(
@@ -117,7 +128,7 @@ def _dtype_of(
 
 def _properties(
     name: str,
-    everywhere: Mapping[str, VariableHeader],
+    everywhere: Everywhere,
     policies: Policies,
     *,
     is_virtual: bool,
@@ -127,7 +138,7 @@ def _properties(
     differences: list[Difference] = []
     differences += _grouped(name, "dimensions", everywhere, lambda each: list(each.dims))
     if is_virtual or not policies.tolerance or not _are_floats(everywhere):
-        packed = any("scale_factor" in each.attributes for each in distinct(everywhere.values()))
+        packed = any("scale_factor" in each.attributes for each in everywhere.distinct)
         hint = policies.advice_to_decode(is_stored=not is_virtual) if packed else ""
         differences += _grouped(
             name, "data type", everywhere, lambda each: each.document["data_type"], hint=hint
@@ -154,15 +165,15 @@ def _codecs(variable: VariableHeader) -> list[dict[str, Any]]:
     return codecs
 
 
-def _are_floats(everywhere: Mapping[str, VariableHeader]) -> bool:
-    kinds = [each.document["data_type"] for each in distinct(everywhere.values())]
+def _are_floats(everywhere: Everywhere) -> bool:
+    kinds = [each.document["data_type"] for each in everywhere.distinct]
     return all(kind in ("float32", "float64") for kind in kinds)
 
 
-def _chunks(everywhere: Mapping[str, VariableHeader], moving: Sequence[str]) -> Any:
+def _chunks(everywhere: Everywhere, moving: Sequence[str]) -> Any:
     """What must be the same about chunks: all of their shape, unless they can be cut."""
-    first = next(iter(everywhere.values()))
-    may_cut = all(each.is_divisible for each in distinct(everywhere.values()))
+    first = everywhere.distinct[0]
+    may_cut = all(each.is_divisible for each in everywhere.distinct)
     cut = may_cut and first.dims[:1] and first.dims[0] in moving
     return lambda each: list(each.chunk_shape[1 if cut else 0 :])
 
@@ -170,28 +181,28 @@ def _chunks(everywhere: Mapping[str, VariableHeader], moving: Sequence[str]) -> 
 def _grouped(
     name: str,
     what: str,
-    everywhere: Mapping[str, VariableHeader],
+    everywhere: Everywhere,
     read: Any,
     *,
     hint: str = "",
     is_error: bool = True,
 ) -> list[Difference]:
     """A difference if the files have several values of something."""
-    texts = {id(each.document): _text(read(each)) for each in distinct(everywhere.values())}
+    texts = {id(each.document): _text(read(each)) for each in everywhere.distinct}
     if len(set(texts.values())) <= 1:
         return []
     groups: dict[str, list[str]] = {}
-    for url, header in everywhere.items():
+    for url, header in everywhere.headers.items():
         groups.setdefault(texts[id(header.document)], []).append(url)
     found = tuple((value, tuple(urls)) for value, urls in groups.items())
     return [Difference(variable=name, what=what, found=found, is_error=is_error, hint=hint)]
 
 
 def _attributes(
-    name: str, everywhere: Mapping[str, VariableHeader], policies: Policies, *, is_virtual: bool
+    name: str, everywhere: Everywhere, policies: Policies, *, is_virtual: bool
 ) -> tuple[dict[str, Any], list[Difference]]:
     """Attributes that all files share, and differences in the others."""
-    headers = distinct(everywhere.values())
+    headers = everywhere.distinct
     first = headers[0].attributes
     texts = {json.dumps(each.attributes, sort_keys=True) for each in headers}
     if len(texts) == 1:
@@ -212,7 +223,7 @@ def _attributes(
             is_error=is_error,
             hint=_attribute_hint(attribute, policies, is_stored=not is_virtual),
         )
-        if differing and not is_error and EXISTING not in everywhere:
+        if differing and not is_error and EXISTING not in everywhere.headers:
             shared.pop(attribute, None)
         differences += differing
     return shared, differences

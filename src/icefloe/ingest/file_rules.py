@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote
 
 from icefloe.errors import InvalidInputError
 from icefloe.model.record import Record
@@ -27,7 +28,11 @@ class FileAttribute(Record, frozen=True):
 
 FileCoordinate = Callable[[str], Any] | Mapping[str, Any] | str | FileAttribute
 """From a file to its coordinate: a function of its URL, a mapping by URL or file name, a regular
-expression whose first group in the URL is it, or a `FileAttribute`."""
+expression whose first group in the URL is it, or a `FileAttribute`.
+
+Mappings and expressions see URLs with spaces and other letters as they are, not as `%20`.
+"""
+_WHOLE_NUMBER = re.compile(r"[+-]?\d+", re.ASCII)
 
 FileOrder = Literal["name"] | FileCoordinate
 """What files are sorted by: their names, or the result of a rule for each."""
@@ -45,24 +50,26 @@ def coordinate_of(url: str, attributes: Mapping[str, Any], dim: str, rule: FileC
             value = attributes[rule.name]
             return _number_or_text(value) if isinstance(value, str) else value
         case str():
-            match = re.search(rule, url)
+            match = re.search(rule, unquote(url)) or re.search(rule, url)
             if match is None or not match.groups():
                 msg = f"the pattern {rule!r} for {dim!r} finds no group in {url}"
                 raise InvalidInputError(msg)
             return _number_or_text(match[1])
         case Mapping():
-            for name in (url, url.rpartition("/")[2]):
+            for name in (url, unquote(url), _file_name(unquote(url)), _file_name(url)):
                 if name in rule:
                     return rule[name]
             raise InvalidInputError(f"there is no coordinate for {url} along {dim!r}")
     return rule(url)
 
 
+def _file_name(url: str) -> str:
+    return url.rpartition("/")[2]
+
+
 def _number_or_text(text: str) -> Any:
-    try:
-        return int(text)
-    except ValueError:
-        return text
+    # Not what int() takes for a number: it is lenient with underscores.
+    return int(text) if _WHOLE_NUMBER.fullmatch(text) else text
 
 
 def order_keys(
@@ -83,9 +90,13 @@ def order_keys(
     }
     sizes = {header.url: length for header, length in lengths.items()}
     try:
-        ordered = sorted(keys, key=lambda url: (keys[url], url))
+        ordered = sorted(keys, key=lambda url: (_sorted_by(keys[url], rule), url))
     except TypeError as error:
         raise InvalidInputError(
             f"file_order of {dim!r} must give numbers, texts or times that can be compared: {error}"
         ) from error
     return {url: (str(keys[url]), sizes[url]) for url in ordered}
+
+
+def _sorted_by(key: Any, rule: FileOrder) -> Any:
+    return unquote(key) if rule == "name" else key

@@ -6,7 +6,6 @@ for the values of each distinct digest once. What it keeps of a file is small, w
 
 from __future__ import annotations
 
-import hashlib
 import pickle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +29,10 @@ INLINE_BYTES = 4096
 
 Waiting = tuple[tuple[str, bytes], ...]
 """Variables of a file whose values are still to come, and their digests."""
+Changes = tuple[dict[str, Any], tuple[str, ...]]
+"""Attributes that are others than those of a base, and names of those that are not there."""
+Layout = tuple[tuple[str, int, int, int], ...]
+"""Name, number of the base, chunks and bytes of each variable; most files of a task share one."""
 
 
 class Digest(NamedTuple):
@@ -39,15 +42,14 @@ class Digest(NamedTuple):
     num_bytes: int
 
 
-class VariableRow(NamedTuple):
-    """A variable of a file as it travels."""
+class Base(NamedTuple):
+    """A document of a variable, or the attributes of a file, that others are told apart from."""
 
     name: str
-    document: bytes
-    """Digest of the document, which is sent once."""
-    chunk_count: int
-    byte_count: int
-    values: npt.NDArray[Any] | Digest | None
+    """Of the variable; empty for the attributes of a file."""
+    rest: dict[str, Any]
+    """The document without attributes."""
+    attributes: dict[str, Any]
 
 
 class HeaderBatch(NamedTuple):
@@ -55,40 +57,74 @@ class HeaderBatch(NamedTuple):
 
     results: list[HeaderResult]
     """Without headers."""
-    rows: list[tuple[str, bytes, list[VariableRow]] | None]
-    """For each result its format, the digest of its attributes and its variables, if it has any."""
-    shared: dict[bytes, Any]
-    """Documents and attributes by digest."""
+    rows: list[tuple[Any, ...] | None]
+    """For each result with a header: its format, base and changes of its attributes, its layout,
+    and of each variable the changes and the values."""
+    bases: list[Base]
 
 
 def pack(results: Sequence[HeaderResult]) -> bytes:
     """The results of a task, pickled."""
-    shared: dict[bytes, Any] = {}
-
-    def put(value: Any) -> bytes:
-        digest = hashlib.sha256(msgspec.msgpack.encode(value, order="sorted")).digest()
-        shared.setdefault(digest, value)
-        return digest
-
-    rows: list[tuple[str, bytes, list[VariableRow]] | None] = []
+    bases = _Bases()
+    layouts: dict[Layout, Layout] = {}
+    digests: dict[Digest, Digest] = {}
+    rows: list[tuple[Any, ...] | None] = []
     for result in results:
         header = result.header
         if header is None:
             rows.append(None)
             continue
-        variables = [
-            VariableRow(
-                name=name,
-                document=put(each.document),
-                chunk_count=each.chunk_count,
-                byte_count=each.byte_count,
-                values=_travelling(each.values),
-            )
-            for name, each in header.variables.items()
-        ]
-        rows.append((header.format, put(header.attributes), variables))
+        layout, changes, values = [], [], []
+        for name, each in header.variables.items():
+            number, changed = bases.put(name, each.document)
+            layout.append((name, number, each.chunk_count, each.byte_count))
+            changes.append(changed)
+            value = _travelling(each.values)
+            values.append(digests.setdefault(value, value) if isinstance(value, Digest) else value)
+        # What is one object here is pickled once.
+        shared = layouts.setdefault(tuple(layout), tuple(layout))
+        number, changed = bases.put("", {"attributes": header.attributes})
+        rows.append((header.format, number, changed, shared, changes, values))
     bare = [result._replace(header=None) for result in results]
-    return pickle.dumps(HeaderBatch(bare, rows, shared))
+    return pickle.dumps(HeaderBatch(bare, rows, bases.listed))
+
+
+class _Bases:
+    """Finds for each document one that it differs from in attributes only, or makes it one."""
+
+    def __init__(self) -> None:
+        self.listed: list[Base] = []
+        self._numbers: dict[tuple[str, bytes], int] = {}
+        self._last: Changes | None = None
+
+    def put(self, name: str, document: dict[str, Any]) -> tuple[int, Changes | None]:
+        rest = {key: value for key, value in document.items() if key != "attributes"}
+        attributes = document.get("attributes") or {}
+        number = self._numbers.setdefault((name, _encoded(rest)), len(self.listed))
+        if number == len(self.listed):
+            self.listed.append(Base(name, rest, attributes))
+            return number, None
+        return number, self._changes(self.listed[number].attributes, attributes)
+
+    def _changes(self, base: dict[str, Any], attributes: dict[str, Any]) -> Changes | None:
+        changed = {k: v for k, v in attributes.items() if k not in base or not _same(base[k], v)}
+        removed = tuple([key for key in base if key not in attributes])
+        if not changed and not removed:
+            return None
+        if self._last != (changed, removed):  # often those of the variable before
+            self._last = (changed, removed)
+        return self._last
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are the same in a document, where 1 and 1.0 are not."""
+    if type(one) is str or type(one) is int:
+        return type(one) is type(other) and one == other
+    return _encoded(one) == _encoded(other)
+
+
+def _encoded(value: Any) -> bytes:
+    return msgspec.msgpack.encode(value, order="sorted")
 
 
 def _travelling(values: npt.NDArray[Any] | None) -> npt.NDArray[Any] | Digest | None:
@@ -120,60 +156,60 @@ class HeaderCollector:
     def add(self, packed: bytes) -> None:
         """Take the results of a task that `pack` made."""
         batch: HeaderBatch = pickle.loads(packed)
+        known = [
+            (self._documents if base.name else self._attributes).kind_of(base)
+            for base in batch.bases
+        ]
         for result, row in zip(batch.results, batch.rows, strict=True):
             if row is None:
                 self.results.append(result)
                 continue
-            header, waiting = self._header(result, row, batch.shared)
+            header, waiting = self._header(result, row, known)
             if waiting:
                 self._waiting.append((len(self.results), waiting))
             self.results.append(result._replace(header=header))
 
     def _header(
-        self,
-        result: HeaderResult,
-        row: tuple[str, bytes, list[VariableRow]],
-        shared: dict[bytes, Any],
+        self, result: HeaderResult, row: tuple[Any, ...], known: Sequence[_Kind]
     ) -> tuple[FileHeader, Waiting]:
-        file_format, attributes, rows = row
-        documents = {
-            each.name: self._documents.of(
-                (each.name, each.document), shared[each.document], each.name
-            )
-            for each in rows
-        }
-        kind = tuple(map(id, documents.values()))
+        file_format, attributes, changed, layout, changes, values = row
+        documents = [
+            self._documents.of(known[number], change)
+            for (_, number, _, _), change in zip(layout, changes, strict=True)
+        ]
+        kind = tuple(map(id, documents))
         if kind not in self._times:
-            self._times[kind] = time_attributes(documents)
-        times, variables, waiting = self._times[kind], {}, {}
-        for each in rows:
-            values = None if isinstance(each.values, Digest) else each.values
-            if isinstance(each.values, Digest):
-                digest = each.values.digest
-                self._pending.setdefault(digest, (result.url, each.name, each.values.num_bytes))
-                waiting[each.name] = digest
-            header = VariableHeader(
-                document=documents[each.name],
-                chunk_count=each.chunk_count,
-                byte_count=each.byte_count,
-                values=values,
-                time_attributes=times.get(each.name, {}),
-            )
-            if values is None:
-                key = (id(documents[each.name]), each.chunk_count, each.byte_count)
-                header = self._variables.setdefault(key, header)
-            variables[each.name] = header
-        attributes_of_file = self._attributes.of((attributes,), shared[attributes], "")
-        status = result.status
-        names = tuple(waiting.items())
-        shared_names = self._same_waiting.setdefault(names, names)
+            names = [name for name, _, _, _ in layout]
+            self._times[kind] = time_attributes(dict(zip(names, documents, strict=True)))
+        times, variables, waiting = self._times[kind], {}, []
+        for (name, _, chunks, num_bytes), document, value in zip(
+            layout, documents, values, strict=True
+        ):
+            is_digest = isinstance(value, Digest)
+            if is_digest:
+                self._pending.setdefault(value.digest, (result.url, name, value.num_bytes))
+                waiting.append((name, value.digest))
+            key = (id(document), chunks, num_bytes)
+            header = self._variables.get(key) if is_digest or value is None else None
+            if header is None:
+                header = VariableHeader(
+                    document=document,
+                    chunk_count=chunks,
+                    byte_count=num_bytes,
+                    values=None if is_digest else value,
+                    time_attributes=times.get(name, {}),
+                )
+                if header.values is None:
+                    self._variables[key] = header
+            variables[name] = header
+        shared_names = tuple(waiting)
         return FileHeader(
             url=result.url,
             format=file_format,
-            status=status,
-            attributes=attributes_of_file,
+            status=result.status,
+            attributes=self._attributes.of(known[attributes], changed),
             variables=variables,
-        ), shared_names
+        ), self._same_waiting.setdefault(shared_names, shared_names)
 
     def pending(self, max_bytes: int) -> Iterable[list[tuple[str, str]]]:
         """Files and variables whose values are those of all like them, in batches of some bytes."""
@@ -215,6 +251,18 @@ class HeaderCollector:
         return self.results
 
 
+class _Kind(NamedTuple):
+    """Dictionaries that are the same but for attributes of no consequence."""
+
+    base: Base
+    first: dict[str, Any]
+    """The attributes of the first of them."""
+    differing: frozenset[str]
+    """The attributes of the base that differ from them."""
+    known: dict[frozenset[str], dict[str, Any]]
+    """The dictionary to use, by the attributes that differ."""
+
+
 class _Alike:
     """One copy of dictionaries that are the same but for attributes of no consequence.
 
@@ -223,38 +271,40 @@ class _Alike:
     """
 
     def __init__(self, meaningful: Collection[str], *, of_files: bool = False) -> None:
-        self._meaningful = meaningful
+        self._meaningful = frozenset(meaningful)
         self._of_files = of_files
-        self._first: dict[Any, dict[str, Any]] = {}
-        self._known: dict[Any, dict[str, Any]] = {}
-        self._by_digest: dict[Any, dict[str, Any]] = {}
+        self._kinds: dict[bytes, tuple[dict[str, Any], dict[frozenset[str], dict[str, Any]]]] = {}
 
-    def of(self, digest: tuple[Any, ...], value: dict[str, Any], name: str) -> dict[str, Any]:
-        """The dictionary to use for one that has this digest."""
-        alike = self._by_digest.get(digest)
-        if alike is None:
-            alike = self._alike(value, name)
-            if len(self._by_digest) < _MOST_DIGESTS:
-                self._by_digest[digest] = alike
-        return alike
+    def kind_of(self, base: Base) -> _Kind:
+        """The kind that a dictionary is of."""
+        fixed = {k: v for k, v in base.attributes.items() if k in self._meaningful}
+        key = _encoded([base.name, base.rest, fixed])
+        first, known = self._kinds.setdefault(key, (base.attributes, {}))
+        names = {*first, *base.attributes}
+        differing = frozenset(k for k in names if first.get(k) != base.attributes.get(k))
+        return _Kind(base=base, first=first, differing=differing, known=known)
 
-    def _alike(self, value: dict[str, Any], name: str) -> dict[str, Any]:
-        attributes = value if self._of_files else value.get("attributes") or {}
-        rest = {} if self._of_files else {k: v for k, v in value.items() if k != "attributes"}
-        fixed = {k: attributes[k] for k in attributes if k in self._meaningful}
-        kind = (name, msgspec.msgpack.encode([rest, fixed], order="sorted"))
-        first = self._first.setdefault(kind, attributes)
-        differing = frozenset(k for k in {*first, *attributes} if first.get(k) != attributes.get(k))
-        known = self._known.get((kind, differing))
+    def of(self, kind: _Kind, changes: Changes | None) -> dict[str, Any]:
+        """The dictionary to use for one that differs from the base of a kind in some ways."""
+        differing = kind.differing
+        if changes is not None:
+            changed, removed = changes
+            if not self._meaningful.isdisjoint(changed) or not self._meaningful.isdisjoint(removed):
+                rest = {k: v for k, v in kind.base.attributes.items() if k not in removed}
+                other = kind.base._replace(attributes={**rest, **changed})
+                return self.of(self.kind_of(other), None)
+            first = kind.first
+            same = {k for k, v in changed.items() if first.get(k) == v}
+            same |= {k for k in removed if first.get(k) is None}
+            differing = differing.union(changed, removed).difference(same)
+        known = kind.known.get(differing)
         if known is None:
-            marks = dict.fromkeys(differing, ANOTHER_VALUE)
-            known = {**first, **marks}
+            known = {**kind.first, **dict.fromkeys(differing, ANOTHER_VALUE)}
             if not self._of_files:
-                known = {**rest, "attributes": known}
-            self._known[kind, differing] = known
+                known = {**kind.base.rest, "attributes": known}
+            kind.known[differing] = known
         return known
 
 
 ANOTHER_VALUE = "(another value in each file)"
 """Replaces the value of an attribute that differs from file to file."""
-_MOST_DIGESTS = 4096

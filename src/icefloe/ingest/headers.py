@@ -48,7 +48,7 @@ MAX_REWRITTEN_BYTES = 8 * 1024 * 1024
 _PARALLEL_READS = 8
 
 
-class VariableHeader(Record, frozen=True, eq=False):
+class VariableHeader(Record, frozen=True, eq=False, gc=False):
     """One variable of a file."""
 
     document: dict[str, Any]
@@ -98,7 +98,7 @@ class VariableHeader(Record, frozen=True, eq=False):
         )
 
 
-class FileHeader(Record, frozen=True, eq=False):
+class FileHeader(Record, frozen=True, eq=False, gc=False):
     """What planning needs of a file: documents and coordinates, no data.
 
     `read_header` returns it; it is small and can be pickled.
