@@ -358,7 +358,7 @@ def test_another_repository_in_place_of_the_one_that_is_rewritten_stays(
         replace_repository()
         return snapshot
 
-    original, rewrite = LocalPackWriter.write_all, commits.rewrite_manifests
+    original, rewrite = LocalPackWriter.write_all, commits.rewrite_manifests  # type: ignore[attr-defined]
     monkeypatch.setattr(LocalPackWriter, "write_all", write_all)
     monkeypatch.setattr(commits, "rewrite_manifests", rewritten)
     with pytest.raises(IcefloeError):

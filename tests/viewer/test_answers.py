@@ -65,7 +65,7 @@ def test_a_picture_has_the_decoded_values_of_its_plane(answers: Answers) -> None
 
 @pytest.mark.parametrize("attributes", [{"units": "degrees_north"}, {"standard_name": "latitude"}])
 @pytest.mark.parametrize("is_ascending", [True, False])
-def test_north_is_at_the_top_of_a_map(attributes: dict[str, str], *, is_ascending: bool) -> None:
+def test_north_is_at_the_top_of_a_map(attributes: dict[str, Any], *, is_ascending: bool) -> None:
     repository = Repository.create(MemoryStorage())
     latitudes = np.linspace(-60, 60, 5)[:: 1 if is_ascending else -1]
     values = np.repeat(latitudes[:, None], 3, axis=1)

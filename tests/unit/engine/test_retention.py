@@ -59,6 +59,7 @@ def test_what_expires_is_collected_when_it_is_old(
         branches={},
         tags={},
         delete_branches=False,
+        delete_tags=False,
         dry_run=False,
     )
     assert set(gone) <= {str(snapshot_id) for snapshot_id in done.expired}

@@ -277,13 +277,14 @@ class Publication:
                 self._move_to_collected(tip)
             return
         self._unsettled.refuse_landed(context.history, base.id, tip)
+        was_seen = tip.snapshot_id == seen
         theirs, may_be_collected, _ = together(
             context.storage,
             lambda: context.history.changes_between(
-                base.id, tip.snapshot_id, log if tip.snapshot_id == seen else None
+                base.id, tip.snapshot_id, log if was_seen else None
             ),
             lambda: self._may_have_been_collected(self.tip, tip),
-            lambda: tip.snapshot_id == seen and self._fetch_edited(tip.snapshot_id),
+            partial(self._fetch_edited, tip.snapshot_id) if was_seen else lambda: None,
         )
         if theirs is None:
             raise ConflictError(
