@@ -21,11 +21,12 @@ from icefloe.errors import (
 )
 from icefloe.formats.container import compress
 from icefloe.formats.icechunk.container import HEADER_SIZE, FlatFileType, open_file
-from icefloe.model.chunk_index import Box
-from icefloe.model.ids import FIRST_SNAPSHOT_ID, ManifestId, SnapshotId
+from icefloe.model.chunk_index import Box, ChunkIndex
+from icefloe.model.ids import FIRST_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId
 from icefloe.model.nodes import ManifestRef, NodeTable
 from icefloe.model.transaction_log import TransactionLog
 from icefloe.testing.requests import FarStorage
+from icefloe.upkeep.checks import log_errors
 from icefloe.upkeep.verification import _overlapping
 from tests.builders import arrays_of_two_kinds
 from tests.formats import FORMATS, GENERATIONS, OFFICIAL_FORMATS, chosen
@@ -542,3 +543,12 @@ def test_it_finds_the_same_where_requests_are_sent_together(generation: str, dam
         assert reports[0].orphans == reports[1].orphans
         damaged += bool(one)
     assert damaged > 5
+
+
+def test_a_log_with_coordinates_of_another_rank_has_none_of_the_changed_chunks() -> None:
+    node_id = NodeId.random()
+    actual = TransactionLog(updated_chunks={node_id: ChunkIndex.from_tuples([(0, 1)], 2)})
+    log = TransactionLog(updated_chunks={node_id: ChunkIndex.from_tuples([(0,)], 1)})
+    assert list(log_errors(log, actual, {})) == [
+        f"1 changed chunks of node {node_id} are not in it"
+    ]

@@ -131,7 +131,7 @@ def log_errors(
 def _missing(index: ChunkIndex, logged: ChunkIndex | None, grid: Sequence[int] | None) -> int:
     """How many changed chunks are not in a log; only those inside of a grid, if there is one."""
     coords = index.coords()
-    if logged is not None:
+    if logged is not None and logged.rank == index.rank:
         coords = coords[logged.find_many(coords) < 0]
     return len(coords) if grid is None else int(is_inside(coords, (0,) * len(grid), grid).sum())
 
