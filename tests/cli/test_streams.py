@@ -74,6 +74,15 @@ def test_other_encodings_get_what_they_can_show(
     assert json.loads(text)[0]["message"] == "Größe × 𝛑 → ∞"
 
 
+def test_an_unreachable_server_is_one_sentence_with_logs_on_request(tmp_path: Path) -> None:
+    words = "icefloe log http://127.0.0.1:9/nothing"
+    done = shell(words, tmp_path)
+    assert done.returncode == 5
+    assert done.stderr.count("\n") == 1
+    assert "cannot be reached: Connection refused" in done.stderr
+    assert "attempt 1 of 3 failed" in shell(f"{words} --debug", tmp_path).stderr
+
+
 def test_ctrl_c_before_a_command_begins_is_no_traceback() -> None:
     program = (
         "import sys, types\n"

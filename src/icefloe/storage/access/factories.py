@@ -6,6 +6,8 @@ Most of their arguments belong to the credentials and options of a cloud, and ar
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,7 +17,6 @@ from icefloe.storage.local import Durability, LocalStorage
 from icefloe.storage.port import Storage
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
@@ -55,7 +56,7 @@ def local_filesystem_storage(
     """Create a storage in a folder, safe for many concurrent processes.
 
     Args:
-        path: The folder; the first write creates it.
+        path: The folder; the first write creates it. A leading `~` is the home folder.
         durability: "fsync" (a commit survives power loss) or "none" (faster: it survives only the
             death of the process).
 
@@ -65,6 +66,10 @@ def local_filesystem_storage(
     >>> icefloe.Repository.exists(storage)
     True
     """
+    if isinstance(path, str | os.PathLike):
+        named = os.fspath(path)
+        if isinstance(named, str) and (named == "~" or named.startswith("~/")):
+            path = Path(named).expanduser()
     return LocalStorage(path, durability)
 
 
