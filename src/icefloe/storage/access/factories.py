@@ -66,10 +66,8 @@ def local_filesystem_storage(
     >>> icefloe.Repository.exists(storage)
     True
     """
-    if isinstance(path, str | os.PathLike):
-        named = os.fspath(path)
-        if isinstance(named, str) and (named == "~" or named.startswith("~/")):
-            path = Path(named).expanduser()
+    if isinstance(path, str | os.PathLike) and str(path).partition("/")[0] == "~":
+        path = Path(path).expanduser()
     return LocalStorage(path, durability)
 
 
