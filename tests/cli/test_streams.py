@@ -83,13 +83,15 @@ def test_an_unreachable_server_is_one_sentence_with_logs_on_request(tmp_path: Pa
     assert "attempt 1 of 3 failed" in shell(f"{words} --debug", tmp_path).stderr
 
 
-def test_ctrl_c_before_a_command_begins_is_no_traceback() -> None:
+@pytest.mark.parametrize("module", ["icefloe.cli.app", "icefloe.cli.commit_graph"])
+def test_ctrl_c_before_a_command_begins_is_no_traceback(weather: Path, module: str) -> None:
     program = (
         "import sys, types\n"
         "class Interrupted(types.ModuleType):\n"
         "    def __getattr__(self, name):\n"
         "        raise KeyboardInterrupt\n"
-        "sys.modules['icefloe.cli.app'] = Interrupted('icefloe.cli.app')\n"
+        f"sys.modules[{module!r}] = Interrupted({module!r})\n"
+        f"sys.argv = ['icefloe', 'log', {str(weather)!r}]\n"
         "from icefloe.cli.entry import main\n"
         "main()\n"
     )

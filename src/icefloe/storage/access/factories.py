@@ -6,7 +6,6 @@ Most of their arguments belong to the credentials and options of a cloud, and ar
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from icefloe.storage.local import Durability, LocalStorage
 from icefloe.storage.port import Storage
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
@@ -66,7 +66,7 @@ def local_filesystem_storage(
     >>> icefloe.Repository.exists(storage)
     True
     """
-    if isinstance(path, str | os.PathLike) and str(path).partition("/")[0] == "~":
+    if str(path).partition("/")[0] == "~":
         path = Path(path).expanduser()
     return LocalStorage(path, durability)
 
