@@ -14,7 +14,8 @@ wheel=$(ls "$folder"/icefloe-*.whl)
 cd "$folder"
 
 echo "1. the wheel alone: Python works, and the script says what to install"
-"$folder/venv/bin/python" -m zipfile --list "$wheel" | grep -q "icefloe/py.typed"
+"$folder/venv/bin/python" -m zipfile --list "$wheel" > content
+grep -q "icefloe/py.typed" content
 pip install "$wheel"
 venv/bin/python -c "
 import icefloe, zarr

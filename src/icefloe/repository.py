@@ -24,6 +24,7 @@ from icefloe.errors import (
     AlreadyExistsError,
     FormatError,
     InvalidInputError,
+    InvalidTypeError,
 )
 from icefloe.formats.port import MAIN, SelfDescription
 from icefloe.formats.registry import (
@@ -1930,6 +1931,11 @@ def _with_settings(
     storage: AnyStorage, config: RepositoryConfig | None, attribution: Attribution | None = None
 ) -> Storage:
     """The storage with the storage settings of a caller's configuration from the first request."""
+    if config is not None and not isinstance(config, RepositoryConfig):
+        raise InvalidTypeError(
+            f"config is a RepositoryConfig, found a {type(config).__name__}: make one with "
+            "RepositoryConfig(...) or RepositoryConfig.default()"
+        )
     location = _place(storage, None if config is None else config.storage)
     if attribution is None:
         return location

@@ -36,6 +36,7 @@ DEVIATIONS: dict[str, str] = {
     "Storage.new_hf": "its gateway speaks S3: s3_storage(endpoint_url=...)",
     "Storage.new_redirect": "redirect_storage does it: what it finds may be any storage",
     "shutdown_telemetry": "there is no telemetry",
+    "upgrade_icechunk_repository": "it rewrites in place and deletes; Repository.migrate copies",
     "ErrorKind.*": OTHER_KINDS,
     "GCSummary.delete_errors": STOPS,
     "GCSummary.objects_failed_to_delete": STOPS,

@@ -74,13 +74,24 @@ def test_other_encodings_get_what_they_can_show(
     assert json.loads(text)[0]["message"] == "Größe × 𝛑 → ∞"
 
 
-def test_ctrl_c_before_a_command_begins_is_no_traceback() -> None:
+def test_an_unreachable_server_is_one_sentence_with_logs_on_request(tmp_path: Path) -> None:
+    words = "icefloe log http://127.0.0.1:9/nothing"
+    done = shell(words, tmp_path)
+    assert done.returncode == 5
+    assert done.stderr.count("\n") == 1
+    assert "cannot be reached: Connection refused" in done.stderr
+    assert "attempt 1 of 3 failed" in shell(f"{words} --debug", tmp_path).stderr
+
+
+@pytest.mark.parametrize("module", ["icefloe.cli.app", "icefloe.cli.commit_graph"])
+def test_ctrl_c_before_a_command_begins_is_no_traceback(weather: Path, module: str) -> None:
     program = (
         "import sys, types\n"
         "class Interrupted(types.ModuleType):\n"
         "    def __getattr__(self, name):\n"
         "        raise KeyboardInterrupt\n"
-        "sys.modules['icefloe.cli.app'] = Interrupted('icefloe.cli.app')\n"
+        f"sys.modules[{module!r}] = Interrupted({module!r})\n"
+        f"sys.argv = ['icefloe', 'log', {str(weather)!r}]\n"
         "from icefloe.cli.entry import main\n"
         "main()\n"
     )

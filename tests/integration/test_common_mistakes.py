@@ -189,6 +189,24 @@ def open_an_ftp_server(place: Place) -> object:
     return Repository.open("ftp://server/repo")
 
 
+@mistake(
+    "'s3:/bucket/repo' is no URL: write s3://bucket/repo, or ./s3:… for a folder of that name",
+    icefloe.InvalidInputError,
+)
+def leave_out_a_slash(place: Place) -> object:
+    return Repository.create("s3:/bucket/repo")
+
+
+@mistake(
+    "config is a RepositoryConfig, found a dict: make one with RepositoryConfig(...) or "
+    "RepositoryConfig.default()",
+    icefloe.InvalidTypeError,
+)
+def pass_a_dictionary_as_configuration(place: Place) -> object:
+    wrong: Any = {"inline_chunk_threshold_bytes": 0}
+    return Repository.create(place.folder / "configured", wrong)
+
+
 # --- names
 
 

@@ -84,6 +84,7 @@ def run() -> None:
         code = make_app()(prog_name="icefloe", standalone_mode=False)
         sys.stdout.flush()
     except typer.Abort:
+        sys.stderr.write("icefloe: interrupted\n")
         code = ExitCode.INTERRUPTED
     except OSError as error:
         code = report_unwritable(error)

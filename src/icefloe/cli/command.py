@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import logging
 import re
 import sys
 import traceback
@@ -48,7 +49,10 @@ _PASS_TAG = re.compile(r"there is a tag of that name: pass tag=.*")
 _COMMON: tuple[tuple[str, Any], ...] = (
     ("as_json", Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]),
     ("quiet", Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]),
-    ("debug", Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]),
+    (
+        "debug",
+        Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and logs.")],
+    ),
 )
 
 
@@ -102,6 +106,7 @@ def _as_epilog(examples: Sequence[str]) -> str:
 
 
 def _run(out: Output, function: Callable[[], View | None], *, debug: bool) -> ExitCode:
+    _prepare_logs(debug=debug)
     try:
         view = function()
         return ExitCode.OK if view is None else _show(out, view)
@@ -123,6 +128,15 @@ def _run(out: Output, function: Callable[[], View | None], *, debug: bool) -> Ex
             traceback.print_exc()
         sentence = f"unexpected {type(error).__name__}: {error} (--debug shows where)"
         return _fail(out, sentence, "internal", ExitCode.INTERNAL)
+
+
+def _prepare_logs(*, debug: bool) -> None:
+    """Show what the library logs on request only: an error is one sentence."""
+    logs = logging.getLogger("icefloe")
+    if debug:
+        logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+    elif not any(isinstance(each, logging.NullHandler) for each in logs.handlers):
+        logs.addHandler(logging.NullHandler())
 
 
 def _show(out: Output, view: View) -> ExitCode:

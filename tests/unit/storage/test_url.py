@@ -28,6 +28,28 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_KEY", raising=False)
 
 
+@pytest.mark.parametrize("make", [str, Path])
+def test_a_tilde_is_the_home_folder(
+    make: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert storage_from_url(make("~/repo")).location == (tmp_path / "home" / "repo").as_uri()
+    assert storage_from_url("./~/repo").location == (tmp_path / "~" / "repo").as_uri()
+    assert storage_from_url(make("~me")).location == (tmp_path / "~me").as_uri()
+
+
+@pytest.mark.parametrize("place", ["s3:/b/x", "S3:b/x", "gs:/b", "http:/host/x", "file:/data/x"])
+def test_a_url_without_a_slash_is_no_folder(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInputError, match=r"is no URL: write .*://"):
+        icefloe.Repository.create(place)
+    assert not list(tmp_path.iterdir())
+    assert isinstance(storage_from_url(f"./{place}"), LocalStorage)
+
+
 def test_a_storage_is_itself() -> None:
     storage = MemoryStorage()
     assert storage_from_url(storage) is storage

@@ -6,6 +6,7 @@ Most of their arguments belong to the credentials and options of a cloud, and ar
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -55,7 +56,7 @@ def local_filesystem_storage(
     """Create a storage in a folder, safe for many concurrent processes.
 
     Args:
-        path: The folder; the first write creates it.
+        path: The folder; the first write creates it. A leading `~` is the home folder.
         durability: "fsync" (a commit survives power loss) or "none" (faster: it survives only the
             death of the process).
 
@@ -65,6 +66,8 @@ def local_filesystem_storage(
     >>> icefloe.Repository.exists(storage)
     True
     """
+    if str(path).partition("/")[0] == "~":
+        path = Path(path).expanduser()
     return LocalStorage(path, durability)
 
 

@@ -51,6 +51,7 @@ def storage_from_url(place: StorageLike) -> port.Storage:
     if not place:
         raise InvalidInputError("expected a storage, a URL or a path, found an empty string")
     if "://" not in place:
+        _check_is_path(place)
         return local_filesystem_storage(place)
     from icefloe.storage.access.addresses import split_url
 
@@ -61,6 +62,17 @@ def storage_from_url(place: StorageLike) -> port.Storage:
             f"unknown kind of storage {url.scheme!r}: expected one of {', '.join(_BY_SCHEME)}"
         )
     return make(url)
+
+
+def _check_is_path(place: str) -> None:
+    """Raise InvalidInputError for a URL with too few slashes, which would be a folder's name."""
+    scheme, colon, rest = place.partition(":")
+    if colon and scheme.lower() in _BY_SCHEME:
+        slashes = ":///" if scheme.lower() == "file" else "://"
+        raise InvalidInputError(
+            f"{place[:100]!r} is no URL: write {scheme}{slashes}{rest.lstrip('/')[:100]}, or "
+            f"./{scheme}:… for a folder of that name"
+        )
 
 
 def _given(place: Any) -> port.Storage:
