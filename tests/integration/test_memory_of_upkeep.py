@@ -47,7 +47,7 @@ def storage() -> ClockedStorage:
     return storage
 
 
-def peak_bytes(storage: ClockedStorage, work: Callable[[Repository], object]) -> int:
+def peak_bytes(storage: Storage, work: Callable[[Repository], object]) -> int:
     """The most that some work holds, without what it loads when it runs first."""
     work(icefloe.Repository.create(icefloe.in_memory_storage()))
     repo = icefloe.Repository.open(storage)

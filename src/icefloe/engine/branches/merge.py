@@ -161,10 +161,11 @@ def _commit_difference(
             SnapshotChunks(context.files, head).fetch_edited(found)
             return found
 
-        changes, theirs = together(
+        found, theirs = together(
             context.storage, ours, lambda: net_difference(context.history, base, head)
         )
-        return changes.copy(), theirs
+        changes = found
+        return found.copy(), theirs
 
     def attempt() -> str:
         nonlocal seen

@@ -266,7 +266,7 @@ class Publication:
                 base.id, tip.snapshot_id, log if tip.snapshot_id == seen else None
             ),
             lambda: self._may_have_been_collected(self.tip, tip),
-            lambda: tip.snapshot_id == seen and self._fetch_edited(tip.snapshot_id),
+            lambda: self._fetch_edited(tip.snapshot_id, seen),
         )
         if theirs is None:
             raise ConflictError(
@@ -306,8 +306,10 @@ class Publication:
             return snapshot_id, log
         return None, None
 
-    def _fetch_edited(self, snapshot_id: SnapshotId) -> None:
-        """Read what the changes need of a snapshot that they will be laid over."""
+    def _fetch_edited(self, snapshot_id: SnapshotId, seen: SnapshotId | None) -> None:
+        """Read what the changes need of a snapshot that they will be laid over, if it was read."""
+        if snapshot_id != seen:
+            return
         with contextlib.suppress(IcefloeError):  # who needs it is told
             head = self._context.files.read_snapshot(snapshot_id)
             SnapshotChunks(self._context.files, head).fetch_edited(self.tree.changes)
