@@ -128,7 +128,7 @@ class _Walk:
         return now.history.cuts.all() != self._cuts or not self._broken <= set(now.read_targets())
 
 
-class _Step(NamedTuple):
+class _HistoryStep(NamedTuple):
     """A snapshot on the way through a history, or the end of the history if there is none."""
 
     tip: SnapshotId
@@ -290,7 +290,7 @@ class _Verifier:
             lambda: self._files.in_parallel(fetch_log, snapshots),
         )
 
-    def _walk(self, tips: list[SnapshotId]) -> Iterator[_Step]:
+    def _walk(self, tips: list[SnapshotId]) -> Iterator[_HistoryStep]:
         """The snapshots of histories, one history after the other, each up to what came before."""
         walked: set[SnapshotId] = set()
         for tip in tips:
@@ -303,21 +303,21 @@ class _Verifier:
                     is_new = snapshot.id not in walked
                     walked.add(snapshot.id)
                     newest = snapshot.id
-                    yield _Step(tip, snapshot, is_new=is_new)
+                    yield _HistoryStep(tip, snapshot, is_new=is_new)
             except IcefloeError as caught:
                 error = caught
                 if newest is not None:
                     walked.discard(newest)  # it is not checked, so other histories lead through it
-            yield _Step(tip, error=error)
+            yield _HistoryStep(tip, error=error)
 
-    def _ahead(self, steps: Iterator[_Step]) -> Iterator[_Step]:
+    def _ahead(self, steps: Iterator[_HistoryStep]) -> Iterator[_HistoryStep]:
         """Steps through histories, many at a time.
 
         While manifests and logs of some snapshots are read, so are the next snapshots.
         """
         at_once = max(1, self._marks.limits.snapshots // 4)  # twice: half of what is cached
 
-        def read_next() -> list[_Step]:
+        def read_next() -> list[_HistoryStep]:
             return list(itertools.islice(steps, at_once))
 
         batch = read_next()
