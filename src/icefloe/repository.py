@@ -582,11 +582,13 @@ class Repository:
         """
         from icefloe.engine.info import Ancestry
 
-        history, refs = self._context.history, self._context.refs
+        history, storage = self._context.history, self._context.storage
+        # Otherwise the first step lists cuts, where it does not wait for them.
+        is_late = self._context.refs.lists_snapshots or storage.capabilities.reads_are_immediate
         start, cuts = together(
-            self._context.storage,
+            storage,
             lambda: history.resolve(Revision(branch, tag, snapshot_id)),
-            lambda: None if refs.lists_snapshots else history.cuts.all(),
+            lambda: None if is_late else history.cuts.all(),
         )
         # To find a branch or tag, its list of commits was read a moment ago, if there is one.
         return Ancestry(history, start, reread=snapshot_id is not None, known_cuts=cuts)
