@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 from icefloe.formats.port import LiveTip
+from icefloe.model.bounded_text import first_line, printable
 from icefloe.model.record import Record
 
 if TYPE_CHECKING:
@@ -224,11 +225,11 @@ def _without_colour(element: str) -> str:
 
 
 def _title(row: GraphRow) -> str:
-    return row.message.splitlines()[0] if row.message else ""
+    return first_line(row.message)
 
 
 def _labels(row: GraphRow) -> str:
-    names = [*row.branches, *(f"tag: {tag}" for tag in row.tags)]
+    names = [printable(name) for name in (*row.branches, *(f"tag: {tag}" for tag in row.tags))]
     return f" ({', '.join(names)})" if names else ""
 
 

@@ -6,6 +6,7 @@ import typing
 from datetime import timedelta
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 import msgspec
 import numpy as np
@@ -30,6 +31,7 @@ from tests.chromium import launched_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 VOID = {"rect", "br", "path", "circle"}
 
@@ -324,3 +326,16 @@ def test_the_difference_to_a_smaller_array_is_shown(repo: Repository) -> None:
     for older, newer in ((0, 1), (0, 2), (1, 2)):
         diff = repo.diff(from_snapshot_id=ids[older], to_snapshot_id=ids[newer])
         assert "shrinks" in read(diff).text
+
+
+def test_messages_with_control_characters_move_no_cursor_and_make_valid_svg(
+    tmp_path: Path,
+) -> None:
+    repository = Repository.create(tmp_path / "hostile")
+    with repository.transaction("main", message="\x1b[2Jforged\x07\nbody") as store:
+        zarr.create_array(store, name="a", shape=(2,), chunks=(1,), dtype="i1")[:] = 1
+    graph, blame = repository.ancestry_graph(), repository.blame("/a", branch="main")
+    for text in (str(graph), graph._repr_html_(), str(blame), blame._repr_html_()):
+        assert not set(text) & {"\x1b", "\x07"}
+        assert "forged" in text
+    ElementTree.fromstring(graph.to_svg())

@@ -8,29 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 from icefloe.errors import InvalidInputError
 from icefloe.html_tables import readable_size
+from icefloe.model.bounded_text import first_line, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+__all__ = [
+    "SHORT_ID",
+    "cell",
+    "counted",
+    "first_line",
+    "moment",
+    "number",
+    "parse_size",
+    "plain",
+    "printable",
+    "shape",
+    "short_id",
+    "size",
+]
+
 SHORT_ID = 8
 """How many characters of an id people see; programs get all of them."""
-
-
-def printable(text: object) -> str:
-    r"""Text without control characters, which could move the cursor or forge lines.
-
-    >>> print(printable("fine\x1b[2J"))
-    fine\x1b[2J
-    """
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
-        for each in str(text)
-    )
-
-
-def first_line(message: str) -> str:
-    """The title of a commit."""
-    return printable(message.splitlines()[0]) if message else ""
 
 
 def short_id(snapshot_id: str | None) -> str:

@@ -17,6 +17,23 @@ def shortened(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
+def printable(text: object) -> str:
+    r"""Text without control characters, which could move the cursor or forge lines.
+
+    >>> print(printable("fine\x1b[2J"))
+    fine\x1b[2J
+    """
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
+        for each in str(text)
+    )
+
+
+def first_line(message: str) -> str:
+    """The title of a commit, printable."""
+    return printable(message.splitlines()[0]) if message else ""
+
+
 def described(value: object) -> str:
     """A value of any type for an error message, without its contents if it is an array.
 

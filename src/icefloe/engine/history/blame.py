@@ -8,6 +8,7 @@ import numpy as np
 
 from icefloe.errors import InvalidInputError
 from icefloe.model import paths
+from icefloe.model.bounded_text import first_line
 from icefloe.model.nodes import expect_array
 from icefloe.objects.snapshot_chunks import SnapshotChunks
 
@@ -74,7 +75,7 @@ class Blame:
                 stub.written_at,
                 count,
                 chunk_map(self.coords[self.writers == number], grid),
-                stub.message.partition("\n")[0],
+                first_line(stub.message),
             )
             for number, (stub, count) in enumerate(self._counts()[:_DRAWN_COMMITS])
         ]
@@ -92,8 +93,7 @@ class Blame:
         lines = [f"{self.path}: {len(self)} chunks"]
         for stub, count in self._counts():
             when = stub.written_at.isoformat(sep=" ", timespec="seconds")
-            title = stub.message.splitlines()[0] if stub.message else ""
-            lines.append(f"  {count:>8}  {stub.id}  {when}  {title}")
+            lines.append(f"  {count:>8}  {stub.id}  {when}  {first_line(stub.message)}")
         unknown = int((self.writers < 0).sum())
         if unknown:
             lines.append(f"  {unknown:>8}  written before the history begins")
