@@ -43,7 +43,7 @@ class Digest(NamedTuple):
 
 
 class Base(NamedTuple):
-    """A document of a variable, or the attributes of a file, that others are told apart from."""
+    """A document of a variable, or the attributes of a file, from which others are sent as differences."""
 
     name: str
     """Of the variable; empty for the attributes of a file."""

@@ -115,7 +115,7 @@ class MetadataFiles:
         snapshot = None if reread else self._kept_snapshot(snapshot_id)
         if snapshot is not None:
             return self._complete(snapshot)
-        # Who wants what is there now does not wait for what another thread began to read before.
+        # A caller that needs the current state does not join a read that another thread began before.
         return self._caches.flights.do(
             (self._snapshots_scope, snapshot_id, reread),
             lambda: self._read_snapshot(snapshot_id, prefetched, reread=reread),

@@ -96,7 +96,7 @@ class Publication:
         self._started_at = datetime.now(UTC)
         self._unsettled = Unsettled()
         self._looks_first = False
-        """Whether to look where the branch stands while a commit is written."""
+        """Whether to read the branch's tip while a commit is written."""
         self._seen: str | None = None
         """The snapshot that the branch was last seen at, if it had moved."""
 
@@ -227,7 +227,7 @@ class Publication:
         )
 
     def _newest(self) -> BranchTip | None:
-        """Where the branch stands, if that can be told: publishing will tell in any case."""
+        """The branch's tip; None if it cannot be read, because publishing notices in any case."""
         with contextlib.suppress(IcefloeError):
             return self._context.refs.tip(self.tip.branch)
         return None
@@ -314,7 +314,7 @@ class Publication:
         context = self._context
         if seen is None or context.storage.capabilities.reads_are_immediate:
             return None, None
-        with contextlib.suppress(IcefloeError):  # who needs it is told
+        with contextlib.suppress(IcefloeError):  # the caller that needs it gets the error
             snapshot_id = SnapshotId.from_text(seen)
             _, log = together(
                 context.storage,
@@ -325,8 +325,8 @@ class Publication:
         return None, None
 
     def _fetch_edited(self, snapshot_id: SnapshotId) -> None:
-        """Read what the changes need of a snapshot that they will be laid over."""
-        with contextlib.suppress(IcefloeError):  # who needs it is told
+        """Read the manifests of a snapshot that the changes need for a rebase onto it."""
+        with contextlib.suppress(IcefloeError):  # the caller that needs it gets the error
             head = self._context.files.read_snapshot(snapshot_id)
             SnapshotChunks(self._context.files, head).fetch_edited(self.tree.changes)
 

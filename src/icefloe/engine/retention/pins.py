@@ -147,7 +147,7 @@ def pinned_during(
 ) -> Iterator[_Result]:
     """Like `pinned`, with the result of work that need not wait for the pin.
 
-    Not for reading where a branch stands: announcements of collections must be read after that.
+    Not for reading a branch's tip: announcements of collections must be read after that.
     """
     lease = _pin(storage, layout, snapshot_id)
     try:
