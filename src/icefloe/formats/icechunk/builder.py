@@ -153,7 +153,7 @@ class Builder:
         # A count before, at least one zero behind, and filled up to 4 bytes.
         words = (lengths >> 2) + 2
         stop_words = words.cumsum()
-        places = stop_words - words
+        places: Positions = stop_words - words
         out = np.zeros(4 * int(stop_words[-1]), dtype=np.uint8)
         out.view("<u4")[places] = lengths
         places *= 4
