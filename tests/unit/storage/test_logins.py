@@ -496,6 +496,31 @@ def test_other_answers_are_told_without_their_body() -> None:
     assert "<" not in str(caught.value)
 
 
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:9", "localhost", "s3://127.0.0.1", "http://"])
+def test_an_endpoint_is_a_url(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = "an endpoint is a URL such as http://127.0.0.1:9000"
+    with pytest.raises(InvalidInputError, match=message):
+        icefloe.s3_storage(bucket="b", prefix="p", endpoint_url=endpoint, anonymous=True)
+    with pytest.raises(InvalidInputError, match=message):
+        icefloe.gcs_storage(bucket="b", prefix="p", config={"base_url": endpoint}, anonymous=True)
+    with pytest.raises(InvalidInputError, match=message):
+        icefloe.azure_storage(
+            account="a", container="c", prefix="p", config={"endpoint": endpoint}, anonymous=True
+        )
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    with pytest.raises(InvalidInputError, match=message):
+        icefloe.s3_storage(bucket="b", prefix="p", region="x", from_env=True).get("a")
+
+
+def test_half_of_a_key_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY", raising=False)
+    with pytest.raises(InvalidInputError, match="AWS_SECRET_ACCESS_KEY is not: set both"):
+        icefloe.s3_storage(bucket="b", prefix="p", region="x", from_env=True).get("a")
+
+
 def test_http_must_be_allowed() -> None:
     storage = icefloe.s3_storage(
         bucket="b", prefix="p", endpoint_url="http://127.0.0.1:9", anonymous=True

@@ -151,6 +151,8 @@ class StoreAddress(msgspec.Struct, frozen=True):
         client = {name: value for name, value in client.items() if value is not None}
         retry = _retry(settings, retries=retries)
         options: dict[str, Any] = {"client_options": client, "retry_config": retry}
+        if login.get("endpoint"):
+            _check_endpoint(str(login["endpoint"]))
         if str(login.get("endpoint", "")).startswith("http://") and "endpoint" not in self.config:
             client["allow_http"] = True  # as the environment or the profile says
         if self.kind == "http":
@@ -348,6 +350,12 @@ def split_url(url: str) -> SplitResult:
 
 def _check_endpoint(url: str) -> None:
     parts = split_url(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:  # the client would panic
+        shown = url.rpartition("@")[2][:100]
+        raise InvalidInputError(
+            f"an endpoint is a URL such as http://127.0.0.1:9000, found {shown!r}: it begins with "
+            "http:// or https://"
+        )
     if "@" in parts.netloc:
         raise InvalidInputError("an endpoint must not hold credentials (user:password@)")
     _check_port(parts)

@@ -58,6 +58,10 @@ def aws_login() -> dict[str, Any]:
         InvalidInputError: There are no credentials, or no such profile.
         StoragePermissionError: A login has expired.
     """
+    if os.environ.get("AWS_ACCESS_KEY_ID") and not os.environ.get("AWS_SECRET_ACCESS_KEY"):
+        raise InvalidInputError(
+            "AWS_ACCESS_KEY_ID is set, but AWS_SECRET_ACCESS_KEY is not: set both of them or none"
+        )
     if os.environ.get("AWS_ACCESS_KEY_ID") or (
         are_set(AWS_VARIABLES) and not is_installed("boto3")
     ):
