@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import icefloe
 from icefloe import ChunkPackingConfig, ConflictDetector, Repository, RepositoryConfig
 from icefloe.engine.branches import commits
+from icefloe.engine.commit.rewritten_manifests import rewrite_manifests
 from icefloe.errors import (
     ConflictError,
     FormatError,
@@ -354,11 +355,11 @@ def test_another_repository_in_place_of_the_one_that_is_rewritten_stays(
         replace_repository()
 
     def rewritten(*arguments: Any) -> Any:
-        snapshot = rewrite(*arguments)
+        snapshot = rewrite_manifests(*arguments)
         replace_repository()
         return snapshot
 
-    original, rewrite = LocalPackWriter.write_all, commits.rewrite_manifests  # type: ignore[attr-defined]
+    original = LocalPackWriter.write_all
     monkeypatch.setattr(LocalPackWriter, "write_all", write_all)
     monkeypatch.setattr(commits, "rewrite_manifests", rewritten)
     with pytest.raises(IcefloeError):
