@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from tests.builders import repository_beside
 from tests.virtual.files import month_file
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -216,3 +218,215 @@ def test_columns_keep_the_order_of_create_table(spark: SparkSession, tmp_path: P
     assert floe.sql(spark, "SELECT * FROM second").columns == ["name", "zz", "k"]
     for name in ("first", "second"):
         floe.sql(spark, f"DROP TABLE {name}")
+
+
+@contextmanager
+def time_zone(spark: SparkSession, zone: str) -> Iterator[None]:
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        yield
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
+@pytest.mark.parametrize("zoned", [False, True])
+def test_hours_that_a_time_zone_does_not_have_are_written(
+    spark: SparkSession, tmp_path: Path, zoned: bool
+) -> None:
+    """Stored times are UTC: no hour is left out in March, and none comes twice in November."""
+    repo = icefloe.Repository.create(str(tmp_path / "repo"))
+    session = repo.writable_session("main")
+    hours = pd.date_range("2024-03-10", periods=12, freq="h").append(
+        pd.date_range("2024-11-03", periods=12, freq="h")
+    )
+    values = np.arange(24.0)
+    xr.Dataset({"v": ("time", values)}, {"time": hours}).to_zarr(session.store, consolidated=False)
+    session.commit("two days on which clocks change")
+    with time_zone(spark, "America/New_York"):
+        floe.register(spark, repo, "clocks", zoned_times=zoned)
+        floe.sql(spark, "UPDATE clocks SET v = v + 100")
+        np.testing.assert_array_equal(opened(repo).v, values + 100)
+        floe.sql(
+            spark,
+            """MERGE INTO clocks t USING (SELECT time, v - 100 AS v FROM clocks) s
+            ON t.time = s.time WHEN MATCHED THEN UPDATE SET *""",
+        )
+        np.testing.assert_array_equal(opened(repo).v, values)
+        # A day of the session's zone may have 25 hours, half of one is always 12.
+        later = "time + INTERVAL 12 HOURS + INTERVAL 12 HOURS"
+        floe.sql(spark, f"INSERT INTO clocks SELECT {later}, v FROM clocks WHERE v >= 12")
+        np.testing.assert_array_equal(opened(repo).v, [*values, *values[12:]])
+        np.testing.assert_array_equal(opened(repo).time[24:], hours[12:] + np.timedelta64(24, "h"))
+        floe.sql(spark, "DELETE FROM clocks WHERE v >= 3")
+        np.testing.assert_array_equal(opened(repo).v.count(), 3)
+        floe.sql(spark, "DROP TABLE clocks")
+
+
+@pytest.fixture
+def weather(spark: SparkSession, tmp_path: Path) -> Iterator[icefloe.Repository]:
+    """Three days at two places, as `weather`, with the tag v1."""
+    repo = icefloe.Repository.create(str(tmp_path / "weather"))
+    session = repo.writable_session("main")
+    shape = (3, 2)
+    xr.Dataset(
+        {name: (("time", "lat"), np.arange(6.0).reshape(shape)) for name in ("t2m", "rain")},
+        coords={
+            "time": pd.date_range("2024-01-01", periods=3),
+            "lat": [60.0, 50.0],
+            "zone": ("lat", np.array(["n", "s"], object)),
+        },
+    ).to_zarr(session.store, consolidated=False)
+    repo.create_tag("v1", session.commit("three days"))
+    floe.register(spark, repo, "weather")
+    yield repo
+    floe.sql(spark, "DROP TABLE IF EXISTS weather")
+
+
+def test_merge_takes_versions_columns_and_names_of_with(
+    spark: SparkSession, weather: icefloe.Repository
+) -> None:
+    before = opened(weather).t2m
+    floe.sql(spark, "UPDATE weather SET t2m = t2m + 10, rain = -1")
+    floe.sql(
+        spark,
+        """WITH cold AS (SELECT 60.0D AS place, 1 AS more)
+        MERGE INTO weather t USING (SELECT place, more FROM cold) AS s(lat, k) ON t.lat = s.lat
+        WHEN MATCHED AND t.time > :since THEN UPDATE SET t2m = t2m + k""",
+        {"since": "2024-01-01"},
+    )
+    wanted = before + 10
+    wanted[1:, 0] += 1
+    xr.testing.assert_equal(opened(weather).t2m, wanted)
+    floe.sql(
+        spark,
+        """MERGE INTO weather t USING weather VERSION AS OF 'v1' s
+        ON t.time = s.time AND t.lat = s.lat WHEN MATCHED THEN UPDATE SET t2m = s.t2m""",
+    )
+    xr.testing.assert_equal(opened(weather).t2m, before)
+    assert (opened(weather).rain == -1).all()
+    floe.sql(
+        spark,
+        "WITH c AS (SELECT 50 AS lat) UPDATE weather SET rain = 7 WHERE lat IN (SELECT * FROM c)",
+    )
+    floe.sql(
+        spark, "WITH c AS (SELECT 60 AS lat) DELETE FROM weather WHERE lat IN (SELECT * FROM c)"
+    )
+    np.testing.assert_array_equal(opened(weather).rain, [[np.nan, 7]] * 3)
+    floe.sql(
+        spark,
+        """WITH new AS (SELECT time + INTERVAL 3 DAYS AS time, lat, 5 AS t2m FROM weather)
+        INSERT INTO weather (time, lat, t2m) SELECT time, lat, t2m FROM new""",
+    )
+    assert opened(weather).t2m.shape == (6, 2)
+    assert (opened(weather).t2m[3:] == 5).all()
+
+
+WRONG = {
+    "MERGE INTO weather t USING weather s ON t.lat = s.lat WHEN MATCHED THEN UPDATE SET t2n = 1": (
+        r"UPDATE sets variables \(rain, t2m\), found 't2n'"
+    ),
+    "MERGE INTO weather t USING weather s ON t.lat = s.lat WHEN MATCHED THEN UPDATE SET zone = 1": (
+        "found 'zone'"
+    ),
+    "MERGE INTO weather t USING weather s ON t.lat = s.lat AND t.time > s.time "
+    "WHEN NOT MATCHED THEN INSERT (time, lat, t2n) VALUES (s.time, s.lat, 1)": "found 't2n'",
+    "MERGE INTO weather t USING weather s ON t.lat = ? WHEN MATCHED THEN UPDATE SET t2m = 1": (
+        "parameters of MERGE have names"
+    ),
+    "ALTER TABLE weather ADD COLUMN x INT": "ALTER TABLE takes SET and UNSET TBLPROPERTIES",
+    "ALTER TABLE weather RENAME TO `a b`": "the name of a table consists of letters",
+    "CREATE TABLE `a b` (x INT) USING icefloe LOCATION '/x'": "the name of a table consists of",
+    "CREATE TABLE a (x INT, y NOTHING) USING icefloe LOCATION '{0}' OPTIONS (dims 'x')": "NOTHING",
+    "CREATE TABLE a (x INT, X INT) USING icefloe LOCATION '{0}' OPTIONS (dims 'x')": "'x' twice",
+    "CREATE TABLE a (x INT, y INT) USING icefloe LOCATION '{0}' OPTIONS (dims 'z')": (
+        "the dimension 'z' is none of the columns x, y"
+    ),
+    "CREATE TABLE a (x INT) USING icefloe LOCATION '{0}' OPTIONS (dims 'x') AS SELECT 1 AS x": (
+        "takes columns and types from the query"
+    ),
+    "TRUNCATE TABLE weather": "DELETE FROM weather makes all cells missing",
+    "VACUUM weather RETAIN 168 HOURS": r"CALL icefloe\.system\.expire_snapshots\('weather'\)",
+    "OPTIMIZE weather": r"CALL icefloe\.system\.rewrite_data_files\('weather'\)",
+    "RESTORE TABLE weather TO VERSION AS OF 3": "set_current_snapshot",
+    "ANALYZE TABLE weather COMPUTE STATISTICS": "compute_statistics",
+    "DESCRIBE HISTORY weather": r"SELECT \* FROM weather\.snapshots",
+    "CALL icefloe.system.verify('weather', 'yes')": "deep of verify is true or false, found 'yes'",
+    "CALL icefloe.system.verify('weather', true, 3)": "found 3 arguments",
+    "CALL icefloe.system.verify('weather', table => 'weather')": "'table' is given twice",
+    "CALL icefloe.system.expire_snapshots('weather', retain_last => '3')": "is a whole number",
+    "CALL icefloe.system.rollback_to_snapshot('weather', 3)": "snapshot_id of rollback_to_snapsho",
+    "SELECT * FROM weather TIMESTAMP AS OF 1700000000000": "expected a time such as",
+    "SELECT t2m FROM weather WHERE when > 3": "put names that are words of SQL in backquotes",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_mistakes_are_told_in_a_sentence_and_change_nothing(
+    spark: SparkSession, weather: icefloe.Repository, tmp_path: Path, text: str
+) -> None:
+    before = weather.lookup_branch("main")
+    with pytest.raises(Exception, match=WRONG[text]) as error:
+        floe.sql(spark, text.format(tmp_path / "new"), locations=[str(tmp_path)]).collect()
+    assert "Traceback" not in str(error.value)
+    assert weather.lookup_branch("main") == before
+    assert not (tmp_path / "new").exists()
+    assert rows(spark, "SELECT count(*) FROM weather") == [(6,)]
+
+
+@pytest.mark.parametrize("how", [{"decode": False}, {"layout": "chunks"}])
+def test_tables_that_show_no_decoded_cells_are_not_written_to(
+    spark: SparkSession, weather: icefloe.Repository, how: dict[str, Any]
+) -> None:
+    before = weather.lookup_branch("main")
+    floe.register(spark, weather, "raw", **how)
+    for text in (
+        "UPDATE raw SET t2m = 1",
+        "DELETE FROM raw",
+        "INSERT INTO raw TABLE raw",
+        "MERGE INTO raw t USING weather s ON t.lat = s.lat WHEN MATCHED THEN DELETE",
+    ):
+        with pytest.raises(InvalidInputError, match="can only be read"):
+            floe.sql(spark, text)
+    assert weather.lookup_branch("main") == before
+    floe.sql(spark, "DROP TABLE raw")
+
+
+def test_names_in_databases_of_spark_are_not_ours(
+    spark: SparkSession, weather: icefloe.Repository
+) -> None:
+    with pytest.raises(Exception, match="TABLE_OR_VIEW_NOT_FOUND"):
+        floe.sql(spark, "DROP TABLE default.weather")
+    assert rows(spark, "SELECT count(*) FROM weather") == [(6,)]
+
+
+def test_a_table_alone_is_a_query_of_the_newest_snapshot(
+    spark: SparkSession, weather: icefloe.Repository
+) -> None:
+    session = weather.writable_session("main")
+    zarr.open_array(session.store, path="t2m")[0, 0] = 99
+    session.commit("from elsewhere")
+    assert 99 in {row.t2m for row in floe.sql(spark, "TABLE weather").collect()}
+    assert "reads 2 of 2 chunks" in floe.sql(spark, "EXPLAIN TABLE weather").first().plan
+
+
+def test_create_or_replace_leaves_nothing_of_the_old_table(
+    spark: SparkSession, weather: icefloe.Repository
+) -> None:
+    session = weather.writable_session("main")
+    zarr.open_group(session.store).create_group("inside").create_array("a", shape=1, dtype="i4")
+    session.commit("a group in the group")
+    url = weather.storage.location
+    floe.sql(
+        spark,
+        f"""CREATE OR REPLACE TABLE weather USING icefloe LOCATION '{url}' OPTIONS (dims 'lat')
+        AS SELECT lat, max(t2m) AS warmest FROM weather GROUP BY lat""",
+        locations=[url],
+    )
+    assert rows(spark, "SELECT * FROM weather ORDER BY lat") == [(50.0, 5.0), (60.0, 4.0)]
+    assert set(opened(weather).variables) == {"lat", "warmest"}
+    store = weather.readonly_session("main").store
+    assert "a" in zarr.open_group(store, path="inside", mode="r")
+    assert rows(spark, "SELECT count(rain) FROM weather.tag_v1") == [(6,)]
+    newest = next(iter(weather.ancestry(branch="main")))
+    assert newest.message == "CREATE TABLE weather"

@@ -63,6 +63,33 @@ STATEMENTS = {
     "CALL system.f('t', -1, a => TIMESTAMP '2024-01-01', b => true, c => NULL)": parsing.Call(
         "f", ("t", -1), {"a": "2024-01-01", "b": True, "c": None}
     ),
+    "WITH n AS (SELECT 1 AS x) INSERT INTO t SELECT x FROM n": parsing.Insert(
+        ("t",), "WITH n AS (SELECT 1 AS x) SELECT x FROM n"
+    ),
+    "WITH n AS (SELECT 1 AS x), m AS (SELECT 2) DELETE FROM t WHERE x IN (SELECT x FROM n)": (
+        parsing.Delete(
+            ("t",), "t", "x IN (SELECT x FROM n)",
+            "WITH n AS (SELECT 1 AS x), m AS (SELECT 2)",
+        )
+    ),
+    "WITH n AS (DELETE) SELECT 1": parsing.Query("WITH n AS (DELETE) SELECT 1"),
+    "MERGE INTO t USING s VERSION AS OF 'v1' AS o (x, y) ON t.x = o.x WHEN MATCHED THEN DELETE": (
+        parsing.Merge(
+            ("t",), "t", "t", "s VERSION AS OF 'v1' AS o (x, y)", "o", "t.x = o.x",
+            (parsing.MergeClause("matched", "delete"),),
+        )
+    ),
+    "MERGE INTO t USING (SELECT a AS b FROM s) `o o`(x) ON t.x = b WHEN MATCHED THEN DELETE": (
+        parsing.Merge(
+            ("t",), "t", "t", "(SELECT a AS b FROM s) `o o`(x)", "o o", "t.x = b",
+            (parsing.MergeClause("matched", "delete"),),
+        )
+    ),
+    "OPTIMIZE a.t": parsing.Unsupported(
+        ("a", "t"),
+        "OPTIMIZE is for other tables: CALL icefloe.system.rewrite_data_files('a.t') packs small "
+        "chunks",
+    ),
     "CREATE TABLE t USING parquet AS SELECT 1": parsing.Query(
         "CREATE TABLE t USING parquet AS SELECT 1"
     ),
@@ -84,6 +111,14 @@ WRONG = {
     "ALTER TABLE t CREATE BRANCH b RETAIN 3 DAYS": "told to expire_snapshots",
     "CREATE TABLE t USING icefloe PARTITIONED BY (a)": "expected LOCATION, OPTIONS",
     "SELECT 'x": "cannot read the statement",
+    "ALTER TABLE t SET TBLPROPERTIES ('a' = 'b') and more": "expected the end, found 'and'",
+    "ALTER TABLE t RENAME TO u v": "expected the end, found 'v'",
+    "ALTER TABLE t DROP TAG a b": "expected the end, found 'b'",
+    "UPDATE t SET a = 1, A = 2": "column 'a' is set 2 times",
+    "INSERT INTO t (a, b, a) VALUES (1, 2, 3)": "column 'a' is set 2 times",
+    "INSERT OVERWRITE t PARTITION (a = 1) SELECT 2": "rows say by their coordinates",
+    "INSERT INTO t REPLACE WHERE a = 1 SELECT 2": "rows say by their coordinates",
+    "DELETE FROM t VERSION AS OF 'v1' WHERE a": "expected the end",
 }
 
 
@@ -167,5 +202,7 @@ def test_times_of_sql_are_of_the_zone_of_the_session() -> None:
     assert moment_text("2024-07-01", "America/New_York") == "2024-07-01T00:00:00-04:00"
     assert moment_text("2024-07-01 12:00:00+02:00", "UTC") == "2024-07-01T12:00:00+02:00"
     assert moment_text("0", "Asia/Tokyo") == "1970-01-01T00:00:00+00:00"
-    with pytest.raises(InvalidInputError, match="expected a time"):
-        moment_text("yesterday", "UTC")
+    assert moment_text("2024", "UTC") == "2024-01-01T00:00:00+00:00"
+    for text in ("yesterday", "1700000000000", "9" * 40):
+        with pytest.raises(InvalidInputError, match="expected a time"):
+            moment_text(text, "UTC")

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 CATALOG = "icefloe"
 """The name of the catalog, which may stand before the name of a table."""
+_YEAR_LENGTH = len("2024")
 _NAME = re.compile(r"[^\W\d]\w*")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|/|\./")
 
@@ -57,17 +58,23 @@ def register(spark: SparkSession, source: Source, name: str, **arguments: Any) -
         >>> icefloe.spark.sql(spark, "SELECT max(t2m) FROM weather WHERE lat > 40").first()[0]
         303.0
     """
-    if not _NAME.fullmatch(name):
-        raise InvalidInputError(
-            "the name of a table consists of letters, digits and _, and begins with no digit; "
-            f"found {shortened(name)!r}"
-        )
+    checked_name(name)
     catalog = catalog_of(spark)
     entry = RegisteredTable(name, open_repository(source), TableChoice.of(**arguments))
     frame = entry.frame(spark)
     frame.createOrReplaceTempView(name)
     catalog.tables[name.lower()] = entry
     return frame
+
+
+def checked_name(name: str) -> str:
+    """The name of a table; raises InvalidInputError for one that Spark takes for no view."""
+    if not _NAME.fullmatch(name):
+        raise InvalidInputError(
+            "the name of a table consists of letters, digits and _, and begins with no digit; "
+            f"found {shortened(name)!r}"
+        )
+    return name
 
 
 class RegisteredTable(Record, frozen=True, eq=False):
@@ -254,14 +261,15 @@ def selector_of_version(repository: Repository, version: str) -> SnapshotSelecto
 def moment_text(text: str, zone: str) -> str:
     """A time of SQL in ISO 8601 with its zone: of the session, if the text has none."""
     plain = text.strip()
-    if plain.isdecimal():
-        return datetime.fromtimestamp(int(plain), UTC).isoformat()
     try:
-        moment = datetime.fromisoformat(plain)
+        if plain.isdecimal() and len(plain) != _YEAR_LENGTH:
+            return datetime.fromtimestamp(int(plain), UTC).isoformat()
+        moment = datetime.fromisoformat(f"{plain}-01-01" if plain.isdecimal() else plain)
         own = ZoneInfo(zone)
-    except (ValueError, ZoneInfoNotFoundError):
+    except (ValueError, OverflowError, OSError, ZoneInfoNotFoundError):
         raise InvalidInputError(
-            f"expected a time such as '2024-01-31 12:00:00', found {shortened(text)!r}"
+            f"expected a time such as '2024-01-31 12:00:00', or seconds since 1970, found "
+            f"{shortened(text)!r}"
         ) from None
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=own)).isoformat()
 

@@ -21,6 +21,7 @@ from icefloe.spark.engine.job import Job, JobOptions
 from icefloe.spark.statements.catalog import (
     RegisteredTable,
     check_location,
+    checked_name,
     refresh,
     selector_of_version,
     written_branch,
@@ -29,8 +30,8 @@ from icefloe.spark.tables.arrow_types import spark_type
 from icefloe.spark.tables.options import SourceOptions
 from icefloe.spark.tables.read_table import TableChoice
 from icefloe.spark.tables.storage_providers import registered_providers
-from icefloe.spark.tables.write_table import write_request, write_rows, write_table
-from icefloe.tables.schema import read_table_schema
+from icefloe.spark.tables.write_table import write_request, write_rows
+from icefloe.tables.schema import read_table_schema, read_variables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +84,7 @@ class Changes:
         _check_can_be_missing(schema, target.table.name)
         dims = [_quoted(dim) for dim in schema.dims]
         nulls = [_null(schema, name) for name in _values(schema)]
-        text = f"SELECT {', '.join([*dims, *nulls])} FROM {delete.table}"
+        text = f"{delete.with_} SELECT {', '.join([*dims, *nulls])} FROM {delete.table}"
         rows = self._statements.query(text + _where(delete.where))
         return self._write(rows, target, writer, "DELETE FROM", operation="upsert")
 
@@ -97,9 +98,8 @@ class Changes:
             name = self._assigned(assignment.column, columns, schema)
             kind = _type_of(schema, name)
             listed.append(f"CAST(({assignment.expression}) AS {kind}) AS {_quoted(name)}")
-        rows = self._statements.query(
-            f"SELECT {', '.join(listed)} FROM {update.table}{_where(update.where)}"
-        )
+        text = f"{update.with_} SELECT {', '.join(listed)} FROM {update.table}"
+        rows = self._statements.query(text + _where(update.where))
         return self._write(rows, target, writer, "UPDATE", operation="upsert")
 
     @staticmethod
@@ -116,11 +116,19 @@ class Changes:
         """Set, add and clear cells by the rows of a source."""
         writer = self._begin(target)
         schema = self._schema(target)
+        self._statements.check_named_parameters(merge.on, *_expressions(merge))
         rows = self._statements.query(_MergeQuery(merge, schema).text())
         return self._write(rows, target, writer, "MERGE INTO", operation="upsert")
 
     def _begin(self, target: NamedTable) -> Session:
         """Open the session that a statement writes to, and reads its table from."""
+        request = target.table.choice.request
+        if request.layout != "cells" or not request.reading.decode:
+            how = "decode=False" if request.layout == "cells" else f"layout={request.layout!r}"
+            raise InvalidInputError(
+                f"{target.table.name} was registered with {how} and can only be read: rows that "
+                "are written are decoded cells; register the table once more without it"
+            )
         return self._statements.begin_writing(target, written_branch(target))
 
     def _write(
@@ -156,6 +164,7 @@ class Changes:
                 request.group,
                 variables=request.variables,
                 dims=request.dims,
+                reading=request.reading,
             )
         except (NodeNotFoundError, InvalidInputError):
             if target.table.declared is None:
@@ -166,18 +175,30 @@ class Changes:
         schema = self._existing(target)
         if schema is None:
             raise InvalidInputError(f"{target.table.name} has no rows yet; use INSERT INTO")
+        if not schema.dims:
+            raise InvalidInputError(
+                f"{target.table.name} has no dimensions, and so no coordinates to find cells by; "
+                "set its values with zarr or xarray"
+            )
         return schema
 
     # --- tables
 
     def create(self, create: parsing.CreateTable) -> DataFrame:
         """Create a table by a query, or declare one that the first INSERT creates."""
-        name = create.name[-1]
+        name = checked_name(create.name[-1])
+        if create.columns and create.query is not None:
+            raise InvalidInputError(
+                "CREATE TABLE … AS takes columns and types from the query; name no columns behind "
+                f"{name}"
+            )
         options = SourceOptions(create.options, registered_providers())
         options.check(writing=True)
         location = options.location()
         check_location(location.url, self._statements.locations)
         request = options.write_request(overwrite=False)
+        if create.query is None:
+            self._check_declared(create, request.dims)
         is_new = location.provider is None and not Repository.exists(location.url)
         repository = Repository.create(location.url) if is_new else location.open()
         branch = options.text("branch") or "main"
@@ -199,6 +220,29 @@ class Changes:
             order=tuple(column.name for column in create.columns),
         )
         return self._created(create, table, settings)
+
+    def _check_declared(self, create: parsing.CreateTable, dims: Sequence[str] | None) -> None:
+        """Raise unless columns make a table: their names, their types, and the dimensions."""
+        if not create.columns:
+            raise InvalidInputError(
+                f"CREATE TABLE {shortened(create.name[-1])} needs columns, or a query behind AS"
+            )
+        names = [column.name for column in create.columns]
+        lowered = [name.lower() for name in names]
+        twice = [name for name in names if lowered.count(name.lower()) > 1]
+        if twice:
+            raise InvalidInputError(f"CREATE TABLE names the column {twice[0]!r} twice")
+        if dims is None:
+            raise InvalidInputError(
+                "say which columns are the dimensions, in order: OPTIONS (dims 'time,lat,lon')"
+            )
+        missing = [dim for dim in dims if dim not in names]
+        if missing:
+            raise InvalidInputError(
+                f"the dimension {missing[0]!r} is none of the columns {', '.join(names)}"
+            )
+        for column in create.columns:
+            self._spark.createDataFrame([], f"{_quoted(column.name)} {column.type}")
 
     def _created(
         self, create: parsing.CreateTable, table: RegisteredTable, settings: dict[str, Any]
@@ -222,15 +266,13 @@ class Changes:
             self._statements.catalog.tables[table.name.lower()] = table
             return self._told(snapshot_id)
         rows = self._statements.query(create.query)
-        report = write_table(
-            rows,
-            table.repository,
-            group=group,
-            operation="replace" if create.or_replace else "create",
-            branch=table.branch,
-            message=f"CREATE TABLE {table.name}",
-            **settings,
-        )
+        writer = table.repository.writable_session(table.branch)
+        if create.or_replace:
+            _delete_arrays(writer, group)
+        request = write_request(group=group, operation="create", **settings)
+        options = JobOptions(branch=table.branch, message=f"CREATE TABLE {table.name}")
+        job = Job(self._spark, table.repository, "write_table", options, session=writer)
+        report = write_rows(job, rows, request)
         self._add(msgspec.structs.replace(table, order=tuple(rows.columns)))
         return self._told(report.snapshot_id, chunks=report.chunks)
 
@@ -247,6 +289,12 @@ class Changes:
     def rename(self, rename: parsing.RenameTable, target: NamedTable) -> DataFrame:
         """Give a table another name; its arrays stay where they are."""
         tables = self._statements.catalog.tables
+        checked_name(rename.new_name)
+        if target.table.name.lower() not in tables:
+            raise InvalidInputError(
+                f"{shortened(target.table.name)!r} is a URL, which keeps its name; use "
+                "icefloe.spark.register"
+            )
         if rename.new_name.lower() in tables:
             raise AlreadyExistsError(f"there is a table {rename.new_name!r} already")
         old = tables.pop(target.table.name.lower())
@@ -365,6 +413,18 @@ class _MergeQuery:
         self._values = _values(schema)
         self._target = _quoted(merge.alias)
         self._source = _quoted(merge.source_alias)
+        for clause in merge.clauses:
+            self._check(clause)
+
+    def _check(self, clause: parsing.MergeClause) -> None:
+        """Raise if a clause sets what no row can set."""
+        known = {name.lower() for name in (*self._schema.dims, *self._values)}
+        for assignment in clause.assignments or ():
+            if assignment.column.lower() not in known:
+                raise InvalidInputError(
+                    f"{clause.action.upper()} sets variables ({', '.join(self._values)}), found "
+                    f"{assignment.column!r}"
+                )
 
     def text(self) -> str:
         merge = self._merge
@@ -378,7 +438,7 @@ class _MergeQuery:
             clauses = [clause for clause in merge.clauses if clause.when == when]
             if clauses:
                 parts.append(self._select(clauses, f"{join} ON {merge.on}"))
-        return " UNION ALL ".join(parts)
+        return f"{merge.with_} {' UNION ALL '.join(parts)}"
 
     def _select(self, clauses: Sequence[parsing.MergeClause], join: str) -> str:
         """The rows that some clauses set, of which the first whose condition holds counts."""
@@ -419,6 +479,13 @@ class _MergeQuery:
                 f"has none for {name!r}"
             )
         return "NULL"
+
+
+def _expressions(merge: parsing.Merge) -> list[str]:
+    """The expressions of a MERGE, which its query repeats."""
+    clauses = merge.clauses
+    assigned = [a.expression for clause in clauses for a in clause.assignments or ()]
+    return [*assigned, merge.source, *(c.condition for c in clauses if c.condition is not None)]
 
 
 def _where(text: str | None) -> str:
@@ -494,16 +561,16 @@ def _comments(columns: Sequence[parsing.DeclaredColumn]) -> dict[str, dict[str, 
     return {c.name: {"long_name": c.comment} for c in columns if c.comment is not None}
 
 
+def _delete_arrays(session: Session, group: str) -> None:
+    """Delete the arrays of a group, but not the groups in it."""
+    if session.get_node(paths.canonical(group)) is None:
+        return
+    for variable in read_variables(session, group).values():
+        session.tree.delete_node(variable.path)
+
+
 def _declare(table: RegisteredTable, properties: dict[str, str]) -> str | None:
     """Make the group of a table, with its attributes."""
-    if not table.declared:
-        raise InvalidInputError(
-            f"CREATE TABLE {shortened(table.name)} needs columns, or a query behind AS"
-        )
-    if table.write_options.get("dims") is None:
-        raise InvalidInputError(
-            "say which columns are the dimensions, in order: OPTIONS (dims 'time,lat,lon')"
-        )
     session = table.repository.writable_session(table.branch)
     root = zarr.open_group(session.store, mode="a")
     folder = paths.canonical(table.choice.request.group).lstrip("/")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from icefloe.errors import InvalidInputError
 from icefloe.spark.statements import parsing
-from icefloe.spark.statements.catalog import catalog_of
+from icefloe.spark.statements.catalog import CATALOG, catalog_of
 from icefloe.spark.statements.changes import Changes
 from icefloe.spark.statements.explain import describe
 from icefloe.spark.statements.procedures import call
@@ -77,14 +77,19 @@ def sql(
     target = _target(statements, parsed)
     if target is None:  # it is a table of Spark
         return statements.query(statement)
+    if isinstance(parsed, parsing.Unsupported):
+        raise InvalidInputError(parsed.advice)
     return _change(Changes(statements), parsed, target)
 
 
 def _target(statements: Statements, statement: Any) -> NamedTable | None:
-    if isinstance(statement, parsing.DropTable):
-        is_ours = statement.name[-1].lower() in statements.catalog.tables
-        return statements.named(statement.name[-1:]) if is_ours else None
+    if isinstance(statement, parsing.DropTable) and len(_in_catalog(statement.name)) > 1:
+        return None  # a table in a database of Spark
     return statements.named(statement.name)
+
+
+def _in_catalog(name: parsing.Name) -> parsing.Name:
+    return name[1:] if name[0].lower() == CATALOG else name
 
 
 def _change(changes: Changes, statement: Any, target: NamedTable) -> DataFrame:

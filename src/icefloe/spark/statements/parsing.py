@@ -11,14 +11,15 @@ from sqlglot import TokenType
 from icefloe.errors import InvalidInputError
 from icefloe.model.bounded_text import shortened
 from icefloe.model.record import Record
-from icefloe.spark.statements.references import tokens_of
+from icefloe.spark.statements.references import tokens_of, version_length
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from sqlglot import Token
 
 _COMMAND = re.compile(r"\s*(CALL|EXPLAIN)\b\s*", re.IGNORECASE)
+_FIRST_WORD = re.compile(r"\s*(\w+)")
 _EXPLAIN_MODES = {"EXTENDED", "CODEGEN", "COST", "FORMATTED"}
 
 Name = tuple[str, ...]
@@ -83,6 +84,8 @@ class Delete(Record, frozen=True):
     table: str
     """The table as written, with its alias."""
     where: str | None = None
+    with_: str = ""
+    """The names of WITH that stand before the statement."""
 
 
 class Assignment(Record, frozen=True):
@@ -99,6 +102,7 @@ class UpdateRows(Record, frozen=True):
     table: str
     assignments: tuple[Assignment, ...]
     where: str | None = None
+    with_: str = ""
 
 
 class MergeClause(Record, frozen=True):
@@ -121,6 +125,7 @@ class Merge(Record, frozen=True):
     source_alias: str
     on: str
     clauses: tuple[MergeClause, ...]
+    with_: str = ""
 
 
 class SetAttributes(Record, frozen=True):
@@ -175,6 +180,13 @@ class Call(Record, frozen=True):
     named: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+class Unsupported(Record, frozen=True):
+    """A statement of other kinds of tables, and what to use for one of icefloe instead."""
+
+    name: Name
+    advice: str
+
+
 Statement = (
     Query
     | Explain
@@ -190,6 +202,7 @@ Statement = (
     | CreateRef
     | DropRef
     | Call
+    | Unsupported
 )
 
 
@@ -200,10 +213,28 @@ def parse_statement(text: str) -> Statement:
         rest = _without_semicolon(text[command.end() :])
         return _explain(rest) if command[1].upper() == "EXPLAIN" else _call(rest)
     text = _without_semicolon(text)
+    other = _of_other_tables(text)
+    if other is not None:
+        return other
     cursor = Cursor(text)
+    names = _names_of_with(cursor)
     reader = _READERS.get(cursor.word())
-    found = None if reader is None else reader(cursor)
-    return Query(text) if found is None else found
+    statement = None if reader is None else reader(cursor)
+    if names and isinstance(statement, Insert):
+        query = (
+            f"({statement.query})" if Cursor(statement.query).word() == "WITH" else statement.query
+        )
+        return msgspec.structs.replace(statement, query=f"{names} {query}")
+    if names and isinstance(statement, Delete | UpdateRows | Merge):
+        return msgspec.structs.replace(statement, with_=names)
+    return Query(text) if statement is None or names else statement
+
+
+def _names_of_with(cursor: Cursor) -> str:
+    """Take WITH, if what follows it is a statement that writes; empty if not."""
+    if cursor.word() != "WITH":
+        return ""
+    return cursor.before("INSERT", "DELETE", "UPDATE", "MERGE")
 
 
 def _without_semicolon(text: str) -> str:
@@ -255,16 +286,20 @@ class Cursor:
         if not self.take(*words):
             self.fail(" ".join(words))
 
-    def identifier(self) -> str:
-        """Take a name."""
+    def is_name(self) -> bool:
+        """Whether a name is next."""
         if not self.has_more() or self._token().token_type == TokenType.STRING:
-            self.fail("a name")
+            return False
         token = self._token()
         quoted = token.token_type == TokenType.IDENTIFIER
-        if not quoted and not re.fullmatch(r"\w+", str(token.text)):
+        return quoted or bool(re.fullmatch(r"\w+", str(token.text)))
+
+    def identifier(self) -> str:
+        """Take a name."""
+        if not self.is_name():
             self.fail("a name")
         self._at += 1
-        return str(token.text)
+        return str(self._tokens[self._at - 1].text)
 
     def name(self) -> Name:
         """Take a name of several parts."""
@@ -327,14 +362,50 @@ class Cursor:
             self.fail("an expression")
         return self.text[start:end]
 
-    def table(self, *ends: str) -> tuple[Name, str, str]:
-        """Take a table with its alias: the name, both as written, and the alias."""
+    def before(self, *words: str) -> str:
+        """Take what comes before one of some words outside of parentheses; nothing without it."""
+        depth = 0
+        for at in range(self._at, len(self._tokens)):
+            word = self.word(at - self._at)
+            if depth == 0 and word in words:
+                start, self._at = self._token().start, at
+                return self.text[start : self._tokens[at - 1].end + 1]
+            depth += {"(": 1, ")": -1}.get(word, 0)
+        return ""
+
+    def table(self, *ends: str, is_read: bool = False) -> tuple[Name, str, str]:
+        """Take a table with its alias: the name, all as written, and the alias.
+
+        Args:
+            ends: Words that may follow it.
+            is_read: Whether it is only read from, so that it may have a version.
+        """
         start = self._token().start if self.has_more() else len(self.text)
         name = self.name()
         alias = name[-1]
+        if is_read:
+            self._at += version_length(self._tokens, self._at)
         if self.take("AS") or (self.has_more() and self.word() not in ends):
             alias = self.identifier()
+        if is_read and self.word() == "(":
+            self.names()  # of its columns
         return name, self.text[start : self._tokens[self._at - 1].end + 1], alias
+
+    def subquery(self) -> tuple[str, str]:
+        """Take a query in parentheses with its alias: both as written, and the alias."""
+        start = self._token().start
+        depth = 0
+        while self.has_more():
+            depth += {"(": 1, ")": -1}.get(self.word(), 0)
+            self._at += 1
+            if depth == 0:
+                break
+        if not (self.take("AS") or self.is_name()) or self.word() == "ON":
+            self.fail("an alias of the source")
+        alias = self.identifier()
+        if self.word() == "(":
+            self.names()  # of its columns
+        return self.text[start : self._tokens[self._at - 1].end + 1], alias
 
     def pairs(self) -> dict[str, str]:
         """Take `('key' = 'value', …)`; the sign may be left out, and keys may be names."""
@@ -478,6 +549,11 @@ def _insert(cursor: Cursor) -> Insert | None:
     if cursor.word() == "DIRECTORY":
         return None
     name = cursor.name()
+    if cursor.word() in ("PARTITION", "REPLACE", "VERSION", "VERSION AS OF", "FOR"):
+        cursor.fail(
+            "columns or a query (rows say by their coordinates which cells they are, and INSERT "
+            "OVERWRITE replaces the region that they span)"
+        )
     by_name = cursor.take("BY", "NAME")
     is_list = cursor.word() == "(" and cursor.word(1) not in (
         "SELECT",
@@ -487,6 +563,7 @@ def _insert(cursor: Cursor) -> Insert | None:
         "(",
     )
     columns = cursor.names() if is_list else ()
+    _check_once(cursor, columns)
     return Insert(
         name=name, query=cursor.rest(), columns=columns, by_name=by_name, overwrite=overwrite
     )
@@ -517,7 +594,18 @@ def _assignments(cursor: Cursor, *ends: str) -> tuple[Assignment, ...]:
         cursor.need("=")
         assignments.append(Assignment(column, cursor.until(",", *ends)))
         if not cursor.take(","):
+            _check_once(cursor, [each.column for each in assignments])
             return tuple(assignments)
+
+
+def _check_once(cursor: Cursor, columns: Sequence[str]) -> None:
+    lowered = [column.lower() for column in columns]
+    twice = [column for column in columns if lowered.count(column.lower()) > 1]
+    if twice:
+        raise InvalidInputError(
+            f"the column {twice[0]!r} is set {len(twice)} times in {shortened(cursor.text)!r}; "
+            "name it once"
+        )
 
 
 def _merge(cursor: Cursor) -> Merge:
@@ -525,11 +613,9 @@ def _merge(cursor: Cursor) -> Merge:
     name, table, alias = cursor.table("USING")
     cursor.need("USING")
     if cursor.word() == "(":
-        source = cursor.until("ON", "AS")
-        # until() takes the alias too, if there is no AS before it
-        source, source_alias = _source_alias(source, cursor)
+        source, source_alias = cursor.subquery()
     else:
-        _, source, source_alias = cursor.table("ON")
+        _, source, source_alias = cursor.table("ON", is_read=True)
     cursor.need("ON")
     on = cursor.until("WHEN")
     clauses = []
@@ -547,16 +633,6 @@ def _merge(cursor: Cursor) -> Merge:
         on=on,
         clauses=tuple(clauses),
     )
-
-
-def _source_alias(source: str, cursor: Cursor) -> tuple[str, str]:
-    if cursor.take("AS"):
-        alias = cursor.identifier()
-        return f"{source} AS `{alias}`", alias
-    inner = tokens_of(source)
-    if inner[-1].text == ")":
-        cursor.fail("an alias of the source")
-    return source, str(inner[-1].text)
 
 
 def _merge_clause(cursor: Cursor) -> MergeClause:
@@ -582,6 +658,7 @@ def _merge_clause(cursor: Cursor) -> MergeClause:
     if cursor.take("*"):
         return _allowed(cursor, MergeClause(when, "insert", condition))
     columns = cursor.names()
+    _check_once(cursor, columns)
     cursor.need("VALUES", "(")
     values = [cursor.until(",")]
     while cursor.take(","):
@@ -606,15 +683,28 @@ def _alter(cursor: Cursor) -> Statement | None:
     if not cursor.take("TABLE"):
         return None
     name = cursor.name()
+    change: Statement | None
     if cursor.take("RENAME"):
-        return _rename(cursor, name)
-    if cursor.take("DROP", "BRANCH") or cursor.take("DROP", "TAG"):
+        change = _rename(cursor, name)
+    elif cursor.take("DROP", "BRANCH") or cursor.take("DROP", "TAG"):
         kind: Any = cursor.word(-1).lower()
         if_exists = cursor.take("IF", "EXISTS")
-        return DropRef(name=name, kind=kind, ref=cursor.identifier(), if_exists=if_exists)
-    if cursor.word() in ("CREATE", "REPLACE"):
-        return _create_ref(cursor, name)
-    return _set_attributes(cursor, name)
+        change = DropRef(name=name, kind=kind, ref=cursor.identifier(), if_exists=if_exists)
+    elif cursor.word() in ("CREATE", "REPLACE"):
+        change = _create_ref(cursor, name)
+    else:
+        change = _set_attributes(cursor, name)
+    if change is None:
+        return Unsupported(name, _ALTER_ADVICE)
+    cursor.end()
+    return change
+
+
+_ALTER_ADVICE = (
+    "ALTER TABLE takes SET and UNSET TBLPROPERTIES (also behind ALTER COLUMN), ALTER COLUMN … "
+    "COMMENT, RENAME TO, RENAME COLUMN, and CREATE, REPLACE and DROP of BRANCH and TAG; add and "
+    "remove arrays with zarr or xarray, or write them with icefloe.spark.write_table"
+)
 
 
 def _rename(cursor: Cursor, name: Name) -> RenameTable | RenameColumn:
@@ -637,6 +727,35 @@ def _set_attributes(cursor: Cursor, name: Name) -> SetAttributes | None:
     if cursor.take("UNSET", "TBLPROPERTIES"):
         cursor.take("IF", "EXISTS")
         return SetAttributes(name, column_name, dict.fromkeys(_keys(cursor)))
+    return None
+
+
+_OTHER_TABLES = {
+    ("TRUNCATE", "TABLE"): "DELETE FROM {0} makes all cells missing",
+    ("VACUUM",): "CALL icefloe.system.expire_snapshots('{0}') forgets old versions, and "
+    "CALL icefloe.system.remove_orphan_files('{0}') deletes what nothing refers to",
+    ("OPTIMIZE",): "CALL icefloe.system.rewrite_data_files('{0}') packs small chunks",
+    ("RESTORE", "TABLE"): "CALL icefloe.system.set_current_snapshot('{0}', '…') moves the branch",
+    ("RESTORE",): "CALL icefloe.system.set_current_snapshot('{0}', '…') moves the branch",
+    ("ANALYZE", "TABLE"): "CALL icefloe.system.compute_statistics('{0}') makes statistics",
+    ("DESCRIBE", "HISTORY"): "SELECT * FROM {0}.snapshots lists the commits",
+    ("DESC", "HISTORY"): "SELECT * FROM {0}.snapshots lists the commits",
+    ("DESCRIBE", "DETAIL"): "SELECT * FROM {0}.files and {0}.nodes list files and arrays",
+    ("MSCK", "REPAIR", "TABLE"): "tables of icefloe have no partitions to find",
+}
+"""Statements of other kinds of tables, and what to use for {0} instead."""
+
+
+def _of_other_tables(text: str) -> Unsupported | None:
+    first = _FIRST_WORD.match(text)
+    if first is None or first[1].upper() not in {words[0] for words in _OTHER_TABLES}:
+        return None
+    for words, advice in _OTHER_TABLES.items():
+        cursor = Cursor(text[first.end() :])  # the tokens of some commands are one text
+        if first[1].upper() == words[0] and cursor.take(*words[1:]) and cursor.is_name():
+            name = cursor.name()
+            used = f"{' '.join(words)} is for other tables: {advice.format('.'.join(name))}"
+            return Unsupported(name, used)
     return None
 
 

@@ -6,6 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from icefloe.errors import InvalidInputError
+from icefloe.model.bounded_text import shortened
 from icefloe.model.moments import parse_moment
 from icefloe.spark.jobs import maintenance
 from icefloe.spark.jobs.statistics import compute_statistics as statistics_job
@@ -19,7 +20,7 @@ from icefloe.spark.statements.catalog import (
 from icefloe.tables.versions import SnapshotSelector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Sequence
     from datetime import datetime
 
     from pyspark.sql import DataFrame
@@ -62,18 +63,50 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 def _arguments(call: Call, function: Callable[..., Any]) -> Row:
-    """The arguments of a procedure by name, all of them known."""
+    """The arguments of a procedure by name, all of them known and of the types that it takes."""
     parameters = list(inspect.signature(function).parameters.values())[1:]
     names = ["table", *(p.name for p in parameters)]
     needed = {"table", *(p.name for p in parameters if p.default is inspect.Parameter.empty)}
     arguments = dict(zip(names, call.positional, strict=False)) | call.named
-    unknown = [name for name in call.named if name not in names]
-    missing = sorted(needed - set(arguments))
-    if unknown or missing or len(call.positional) > len(names):
+    wrong = _wrong_arguments(call, names, needed - set(arguments))
+    if wrong is not None:
         listed = ", ".join(name if name in needed else f"[{name}]" for name in names)
-        what = f"unknown is {unknown[0]!r}" if unknown else f"missing is {missing[:1]}"
-        raise InvalidInputError(f"{call.procedure} takes ({listed}); {what}")
+        raise InvalidInputError(f"{call.procedure} takes ({listed}); {wrong}")
+    for parameter in parameters:
+        if parameter.name in arguments:
+            _check_type(call, parameter, arguments[parameter.name])
     return arguments
+
+
+def _wrong_arguments(call: Call, names: Sequence[str], missing: Collection[str]) -> str | None:
+    unknown = [name for name in call.named if name not in names]
+    if unknown:
+        return f"unknown is {unknown[0]!r}"
+    twice = [name for name in names[: len(call.positional)] if name in call.named]
+    if twice:
+        return f"{twice[0]!r} is given twice"
+    if len(call.positional) > len(names):
+        return f"found {len(call.positional)} arguments"
+    return f"missing is {', '.join(sorted(missing))}" if missing else None
+
+
+_KINDS: dict[str, tuple[type, str]] = {
+    "str": (str, "a text or a time in quotes"),
+    "int": (int, "a whole number"),
+    "bool": (bool, "true or false"),
+}
+"""The types of arguments by their annotations, and how SQL writes them."""
+
+
+def _check_type(call: Call, parameter: inspect.Parameter, value: Any) -> None:
+    kinds = str(parameter.annotation).split(" | ")
+    if value is None and "None" in kinds:
+        return
+    if type(value) not in {_KINDS[kind][0] for kind in kinds if kind in _KINDS}:
+        raise InvalidInputError(
+            f"{parameter.name} of {call.procedure} is {_KINDS[kinds[0]][1]}, found "
+            f"{shortened(repr(value))}"
+        )
 
 
 class _Call:
@@ -123,7 +156,7 @@ def _rollback_to_snapshot(call: _Call, snapshot_id: str) -> Any:
     return call.move(snapshot_id)
 
 
-def _rollback_to_timestamp(call: _Call, timestamp: str) -> Any:
+def _rollback_to_timestamp(call: _Call, timestamp: str | int) -> Any:
     moment = call.moment(timestamp).isoformat()
     session = SnapshotSelector(branch=call.branch, as_of=moment).session(call.repository)
     return call.move(session.snapshot_id)
@@ -163,7 +196,7 @@ def _ancestors_of(call: _Call, snapshot_id: str | None = None) -> Any:
 
 def _expire_snapshots(
     call: _Call,
-    older_than: str | None = None,
+    older_than: str | int | None = None,
     retain_last: int | None = None,
     dry_run: bool = False,  # noqa: FBT001, FBT002 (arguments of SQL)
 ) -> Any:
@@ -179,7 +212,7 @@ def _expire_snapshots(
 
 def _remove_orphan_files(
     call: _Call,
-    older_than: str | None = None,
+    older_than: str | int | None = None,
     dry_run: bool = False,  # noqa: FBT001, FBT002
 ) -> Any:
     age = maintenance.ORPHAN_AGE if older_than is None else call.moment(older_than)

@@ -6,6 +6,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from sqlglot import TokenType
 
 from icefloe.errors import InvalidInputError
 from icefloe.model.record import Record
@@ -18,6 +19,8 @@ from icefloe.spark.statements.references import (
     ParsedQuery,
     first_word,
     parse_query,
+    tokens_of,
+    whole_table_query,
 )
 from icefloe.spark.tables.arrow_types import arrow_schema, conform, spark_schema, spark_type
 from icefloe.spark.tables.read_table import TableChoice, frame_of
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from icefloe.tables.versions import SnapshotSelector
 
 _MARK = "\x00"
-_READING = {"SELECT", "WITH", "FROM", "VALUES", "(", "INSERT", "CREATE"}
+_READING = {"SELECT", "WITH", "FROM", "TABLE", "VALUES", "(", "INSERT", "CREATE"}
 """What statements begin with that may read tables."""
 
 
@@ -98,6 +101,15 @@ class Statements:
         self._sessions[id(repository), named.selector] = base
         return writer
 
+    def check_named_parameters(self, *texts: str) -> None:
+        """Raise if expressions that are repeated have parameters without names."""
+        for text in texts:
+            if any(token.token_type == TokenType.PLACEHOLDER for token in tokens_of(text)):
+                raise InvalidInputError(
+                    "parameters of MERGE have names: write :value instead of ?, and give "
+                    'args={"value": …}'
+                )
+
     # --- queries
 
     def query(self, text: str) -> DataFrame:
@@ -136,7 +148,7 @@ class Statements:
         """Parse a query, and plan what it reads of each table; None for tables of Spark."""
         is_sensitive = self.spark.conf.get("spark.sql.caseSensitive") == "true"
         dialect = CASE_SENSITIVE_DIALECT if is_sensitive else DIALECT
-        parsed = parse_query(text, dialect)
+        parsed = parse_query(whole_table_query(text), dialect)
         named = [
             self.catalog.find(reference.parts, self.locations, reference.as_of, self.zone)
             for reference in parsed.references

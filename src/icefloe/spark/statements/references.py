@@ -92,6 +92,14 @@ def first_word(text: str) -> str:
     return str(tokens[0].text).upper() if tokens else ""
 
 
+def whole_table_query(text: str) -> str:
+    """`TABLE weather` as the query that it is short for, which sqlglot knows; others unchanged."""
+    tokens = tokens_of(text)
+    if not tokens or tokens[0].token_type != TokenType.TABLE:
+        return text
+    return f"{text[: tokens[0].start]}SELECT * FROM{text[tokens[0].end + 1 :]}"
+
+
 def parse_query(text: str, dialect: str = DIALECT) -> ParsedQuery:
     """Parse a query and number the tables that it reads from."""
     plain, versions = _without_versions(text)
@@ -167,7 +175,8 @@ def _unreadable(text: str, error: Exception) -> InvalidInputError:
     reason = "it is nested too deeply" if isinstance(error, RecursionError) else _first_line(error)
     return InvalidInputError(
         f"cannot read the statement {shortened(text)!r}: {reason}; icefloe.spark.sql takes queries "
-        "of Spark SQL, and spark.sql runs what this cannot read on registered views"
+        "of Spark SQL (put names that are words of SQL in backquotes), and spark.sql runs what "
+        "this cannot read on registered views"
     )
 
 
@@ -192,6 +201,14 @@ def _without_versions(text: str) -> tuple[str, dict[int, tuple[int, AsOf | None]
         plain[start:end] = " " * (end - start)
         clauses[tokens[number - 1].end] = (end, as_of)
     return "".join(plain), clauses
+
+
+def version_length(tokens: Sequence[Token], number: int) -> int:
+    """How many tokens the AS OF clause has that begins at a token; 0 if there is none."""
+    clause = None if number >= len(tokens) else _as_of(tokens, number)
+    if clause is None:
+        return 0
+    return next(n for n, token in enumerate(tokens[number:]) if token.start == clause[0].start) + 1
 
 
 def _as_of(tokens: Sequence[Token], number: int) -> tuple[Token, AsOf] | None:

@@ -17,7 +17,7 @@ from icefloe.spark.engine.runner import max_failures, parallelism
 from icefloe.spark.engine.tasks import TaskOutput
 from icefloe.spark.engine.worker import SessionSpec, unpickled
 from icefloe.spark.jobs.fill import outputs_of
-from icefloe.spark.tables.arrow_types import arrow_schema, spark_type
+from icefloe.spark.tables.arrow_types import arrow_schema, spark_schema, spark_type
 from icefloe.tables.block_writer import BlockWriter, Refused, by_block, clear_rest
 from icefloe.tables.indexing import selection_of
 from icefloe.tables.target_arrays import (
@@ -253,7 +253,9 @@ def _placed(spark: Any, frame: DataFrame, plan: WritePlan) -> DataFrame:
         if frame.schema[dim].dataType.typeName() == "timestamp":
             # Spark would cast such times to local ones; stored times are UTC.
             coordinate = coordinate.cast(pa.timestamp("us", "UTC"))
-        index = spark.createDataFrame(pa.table({value: coordinate, place: pa.array(numbers)}))
+        positions = pa.table({value: coordinate, place: pa.array(numbers)})
+        # Without the schema Spark would take times for those of the session's zone.
+        index = spark.createDataFrame(positions, spark_schema(positions.schema))
         wanted = _col(dim).cast(spark_type(coordinate.type))
         frame = frame.join(sql.broadcast(index), wanted == _col(value), "left").drop(value)
         places.append(_col(place))
