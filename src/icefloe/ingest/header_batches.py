@@ -43,7 +43,7 @@ class Digest(NamedTuple):
 
 
 class Base(NamedTuple):
-    """A document of a variable, or the attributes of a file, from which others are sent as differences."""
+    """A document of a variable, or attributes of a file; others are sent as differences from it."""
 
     name: str
     """Of the variable; empty for the attributes of a file."""

@@ -115,7 +115,7 @@ class MetadataFiles:
         snapshot = None if reread else self._kept_snapshot(snapshot_id)
         if snapshot is not None:
             return self._complete(snapshot)
-        # A caller that needs the current state does not join a read that another thread began before.
+        # A caller that needs the current state does not join a read that began earlier.
         return self._caches.flights.do(
             (self._snapshots_scope, snapshot_id, reread),
             lambda: self._read_snapshot(snapshot_id, prefetched, reread=reread),
