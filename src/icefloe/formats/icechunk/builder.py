@@ -201,9 +201,8 @@ class Builder:
             words[0] = count
             start = self.append(words)
             items = np.arange(start + 4, start + 4 + 4 * count, 4, dtype=np.int64)
-            return Offsets(
-                vectors=np.array([start], dtype=np.int64), places=items, words=words, start=start
-            )
+            vectors = np.array([start], dtype=np.int64)
+            return Offsets(vectors=vectors, places=items, words=words, start=start)
         lengths = np.asarray(counts, dtype=np.int64)
         sizes = lengths + 1
         places = np.cumsum(sizes) - sizes
