@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+import subprocess
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -558,6 +559,31 @@ def test_geotiff_with_differences_of_pixels(tmp_path: Path) -> None:
     small = tiff_file(tmp_path / "bytes.tif", image.astype("u1"), predictor=2, order=">")
     reference_files(session, small, group="bytes")
     np.testing.assert_array_equal(session.read_region("bytes/band_data", ...), image.astype("u1"))
+
+
+def test_differences_of_pixels_are_read_by_a_process_that_parsed_no_geotiff(tmp_path: Path) -> None:
+    image = np.random.default_rng(1).integers(0, 5000, (40, 50)).astype("u2")
+    path = tiff_file(tmp_path / "little.tif", image, predictor=2)
+    prefix = f"{tmp_path.as_uri()}/"
+    config = icefloe.RepositoryConfig.default()
+    folder = icefloe.local_filesystem_store(str(tmp_path))
+    config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(prefix, folder))
+    place = str(tmp_path / "repository")
+    repo = icefloe.Repository.create(place, config, authorize_virtual_chunk_access={prefix: None})
+    session = repo.writable_session("main")
+    reference_files(session, path)
+    session.commit("an image")
+    program = (
+        "import icefloe, sys, zarr\n"
+        "place, prefix = sys.argv[1:]\n"
+        "repo = icefloe.Repository.open(place, authorize_virtual_chunk_access={prefix: None})\n"
+        "store = repo.readonly_session('main').store\n"
+        "print(zarr.open_array(store, path='band_data', mode='r')[...].sum())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, place, prefix], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == [str(image.sum())], done.stderr
 
 
 def test_tiles_of_geotiff_make_a_mosaic_by_their_coordinates_and_a_series_by_name(
