@@ -24,6 +24,13 @@ pytestmark = pytest.mark.usefixtures("each_generation")
 
 
 def written_at(repo: Repository, snapshot_id: str) -> datetime:
+    """The time of a commit, as a cutoff.
+
+    Also sets a clock that does not move to now: no cutoff is later than the storage's time, and
+    commits on a busy machine take seconds.
+    """
+    if isinstance(repo.storage, ClockedStorage):
+        repo.storage.now = max(repo.storage.now, datetime.now(UTC))
     return repo.lookup_snapshot(snapshot_id).written_at
 
 
