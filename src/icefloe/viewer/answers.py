@@ -71,7 +71,7 @@ class Answers:
 
     def history(self, cursor: str, count: int) -> dict[str, Any]:
         """A page of commits of all branches and tags, and the cursor of the next page."""
-        history = self._repository.readonly_session("main").tree.context.history
+        history = self._repository.context.history
         starts = [SnapshotId.from_text(text) for text in cursor.split(",")[:_MAX_STARTS] if text]
         page = read_log_page(history, max(1, min(count, MAX_PAGE)), starts or None)
         return {"commits": page.entries, "next": ",".join(map(str, page.rest))}

@@ -216,7 +216,7 @@ def status(
     from icefloe.storage.clock import storage_now
 
     repository = open_place(place)
-    history = repository.readonly_session("main").tree.context.history
+    history = repository.context.history
     storage = repository.storage
     parts: dict[str, View] = {
         "summary": Facts(

@@ -10,7 +10,7 @@ from sqlglot import TokenType
 
 from icefloe.errors import InvalidInputError
 from icefloe.model.record import Record
-from icefloe.spark.engine.worker import SessionSpec, unpickled_context
+from icefloe.spark.engine.worker import pickled_context, unpickled_context
 from icefloe.spark.statements.predicates import Value, condition_text
 from icefloe.spark.statements.pushdown import SourceColumns, TableNeeds, table_needs
 from icefloe.spark.statements.references import (
@@ -322,7 +322,7 @@ def metadata_frame(spark: SparkSession, named: NamedTable, name: str) -> DataFra
     schema = spark_schema(metadata_table(name).schema)
     columns = arrow_schema(schema)
     repository, selector = named.table.repository, named.selector
-    context = SessionSpec.of(repository.readonly_session("main")).context
+    context = pickled_context(repository.context)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from icefloe.repository import Repository
