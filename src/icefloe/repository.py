@@ -1935,7 +1935,7 @@ def _with_settings(
     """The storage with the storage settings of a caller's configuration from the first request."""
     if config is not None and not isinstance(config, RepositoryConfig):
         raise InvalidTypeError(
-            f"config is a RepositoryConfig, found a {type(config).__name__}: make one with "
+            f"config is a RepositoryConfig, found a {type(config).__name__}: create one with "
             "RepositoryConfig(...) or RepositoryConfig.default()"
         )
     location = _place(storage, None if config is None else config.storage)

@@ -198,7 +198,7 @@ def leave_out_a_slash(place: Place) -> object:
 
 
 @mistake(
-    "config is a RepositoryConfig, found a dict: make one with RepositoryConfig(...) or "
+    "config is a RepositoryConfig, found a dict: create one with RepositoryConfig(...) or "
     "RepositoryConfig.default()",
     icefloe.InvalidTypeError,
 )
