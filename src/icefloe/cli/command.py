@@ -131,8 +131,11 @@ def _run(out: Output, function: Callable[[], View | None], *, debug: bool) -> Ex
 
 
 def _prepare_logs(*, debug: bool) -> None:
-    """Show what the library logs on request only: an error is one sentence."""
-    logs = logging.getLogger("icefloe")
+    """Show warnings, but those of storages only with --debug: an error is one sentence.
+
+    A host that cannot be reached would cause one for each object that is left behind.
+    """
+    logs = logging.getLogger("icefloe.storage")
     if debug:
         logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     elif not any(isinstance(each, logging.NullHandler) for each in logs.handlers):

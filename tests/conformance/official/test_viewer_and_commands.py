@@ -77,7 +77,7 @@ def test_the_viewer(local_place: Place, tips: list[str], spec_version: int) -> N
 
 def _numbers(answer: dict[str, Any]) -> Any:
     shape = (answer["height"], answer["width"])
-    return np.frombuffer(base64.b64decode(answer["values"]), "<f4").reshape(shape)
+    return np.frombuffer(base64.b64decode(answer["values"]), "<f8").reshape(shape)
 
 
 @pytest.mark.usefixtures("local_place")
