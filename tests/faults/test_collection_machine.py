@@ -50,6 +50,7 @@ from icefloe.testing.requests import FarStorage
 from tests.faults.guards import GUARDS
 from tests.formats import FORMATS, OFFICIAL_FORMATS
 from tests.integration.maintained import NATIVE, PACKED
+from tests.profiles import IS_DEEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,8 +59,8 @@ if TYPE_CHECKING:
     from icefloe.session import Session
 
 _Result = TypeVar("_Result")
-DEEP = 500
-"""Examples from which on a profile is a deep one."""
+EXAMPLES_PER_GUARD = 500
+"""How many histories the machine may try until it notices that a guard is off."""
 CHUNKS = 4
 KEEP_EVERY = timedelta(minutes=5)
 MAX_TAGS = 2
@@ -818,14 +819,14 @@ UNNOTICED = {
 """What takes more than the machine has: see test_collection_guards.py."""
 
 
-@pytest.mark.skipif(
-    settings().max_examples < DEEP, reason="takes minutes: done by `make test-deep`"
-)
+@pytest.mark.skipif(not IS_DEEP, reason="takes minutes: done by `make test-deep`")
 @pytest.mark.parametrize("name", [name for name in GUARDS if name not in UNNOTICED])
 def test_the_machine_notices_when_a_guard_is_off(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     GUARDS[name](monkeypatch)
-    budget = settings(phases=[Phase.generate], report_multiple_bugs=False)
+    budget = settings(
+        max_examples=EXAMPLES_PER_GUARD, phases=[Phase.generate], report_multiple_bugs=False
+    )
     with pytest.raises((AssertionError, IcefloeError)):
         run_state_machine_as_test(CollectionMachine, settings=budget)
