@@ -93,7 +93,7 @@ def no_new_roots(patch: pytest.MonkeyPatch) -> None:
 
 @guard("leases hold")
 def no_leases(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leases.LeaseFiles, "find", lambda _self: [])
+    patch.setattr(leases.LeaseFiles, "find", lambda _self, **_but: [])
 
 
 @guard("leases protect what is younger than their beginning")
