@@ -6,6 +6,7 @@ with the conflict detection of a session's rebase. One commit at most; the branc
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icefloe.changes.patches import patch
@@ -137,11 +138,14 @@ def _commit_difference(
     commit: _Commit,
     seen: LiveTip | None = None,
 ) -> str:
-    """Commit on a branch what leads from one snapshot to another; it was `seen` at a tip."""
+    """Commit on a branch what leads from one snapshot to another.
+
+    `seen` is the tip of the branch, if it was just read.
+    """
     context = committer.context
     ensure_conditional_writes(context.storage)
-    changes: ChangeSet | None = None
 
+    @cache
     def difference() -> ChangeSet:
         return patch(
             base.nodes,
@@ -153,19 +157,14 @@ def _commit_difference(
 
     def both_sides(tip: LiveTip) -> tuple[ChangeSet, TransactionLog]:
         """The changes, and what the branch changed; manifests that their commit needs are read."""
-        nonlocal changes
         head = context.files.read_snapshot(tip.snapshot_id)
 
         def ours() -> ChangeSet:
-            found = difference() if changes is None else changes
-            SnapshotChunks(context.files, head).fetch_edited(found)
-            return found
+            changes = difference().copy()
+            SnapshotChunks(context.files, head).fetch_edited(changes)
+            return changes
 
-        mine, theirs = together(
-            context.storage, ours, lambda: net_difference(context.history, base, head)
-        )
-        changes = mine
-        return mine.copy(), theirs
+        return together(context.storage, ours, lambda: net_difference(context.history, base, head))
 
     def attempt() -> str:
         nonlocal seen

@@ -44,6 +44,7 @@ from icefloe.storage.concurrency import together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
 
     from icefloe.changes.conflicts import ConflictSolver
     from icefloe.engine.commit.rebase import ShowTree
@@ -95,8 +96,6 @@ class Publication:
         self.lease = SessionLease(tree.context.storage, tree.snapshot.id)
         self._started_at = datetime.now(UTC)
         self._unsettled = Unsettled()
-        self._looks_first = False
-        """Whether to read the branch's tip while a commit is written."""
         self._seen: str | None = None
         """The snapshot that the branch was last seen at, if it had moved."""
 
@@ -121,17 +120,21 @@ class Publication:
     ) -> Snapshot:
         """Publish the changes; where the branch has moved, rebase them and try again."""
         settings = self._context.settings
-        # It is expected that the branch moves: to learn it early saves the attempt to publish.
-        self._looks_first = not self._context.storage.capabilities.reads_are_immediate
-        try:
-            return retry_on_conflict(
-                settings,
-                partial(self.commit, message),
-                tries=min(tries, settings.publish_max_tries),
-                before_retry=partial(self.rebase, solver, show),
-            )
-        finally:
-            self._looks_first = False
+        early: list[Future[BranchTip | None]] = []
+        if not self._context.storage.capabilities.reads_are_immediate:
+            # It is expected that the branch moves: to learn it early saves the attempt to publish.
+            early.append(pool().submit(self._newest))
+
+        def attempt() -> Snapshot:
+            # After a rebase, which read the tip again, an earlier one means nothing.
+            return self._write_and_publish(self.write, message, early.pop() if early else None)
+
+        return retry_on_conflict(
+            settings,
+            attempt,
+            tries=min(tries, settings.publish_max_tries),
+            before_retry=partial(self.rebase, solver, show),
+        )
 
     def amend(self, message: CommitMessage) -> Snapshot:
         """Publish the changes and those of the branch's tip as one commit in place of the tip."""
@@ -211,12 +214,13 @@ class Publication:
             raise CommitStateUnknownError(error.message, error.key, str(snapshot_id)) from error
         return self._finish(unpublished)
 
-    def _write_and_publish(self, write: Write, message: CommitMessage) -> Snapshot:
+    def _write_and_publish(
+        self, write: Write, message: CommitMessage, newest: Future[BranchTip | None] | None = None
+    ) -> Snapshot:
+        """Write a commit and publish it, unless the branch's `newest` tip shows that it moved."""
         self._check_no_earlier_attempt_landed()
 
         def write_and_publish(_: LiveTip) -> Snapshot:
-            newest = pool().submit(self._newest) if self._looks_first else None
-            self._looks_first = False  # after a rebase it was just read
             unpublished = write(message)
             if newest is not None:
                 self._refuse_if_moved(newest.result())

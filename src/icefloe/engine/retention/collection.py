@@ -347,7 +347,7 @@ class _Collection:
                 marks.add_histories(sorted(references.all()))
             except SnapshotNotFoundError:
                 moved = read_references(self._context)
-                if moved[:2] == references[:2]:
+                if moved.all() == references.all():
                     raise
                 references = moved
             else:

@@ -86,10 +86,16 @@ class _WithoutPages(ForwardingStorage):
 class RefTargets(NamedTuple):
     """The snapshots that branches and tags point to, by name."""
 
-    branches: dict[str, SnapshotId]
+    tips: dict[str, BranchTip]
+    """The newest state of each branch, deleted ones among them."""
     tags: dict[str, SnapshotId]
-    tips: Mapping[str, BranchTip] = {}
-    """The states of the branches that were found."""
+
+    @property
+    def branches(self) -> dict[str, SnapshotId]:
+        """The snapshots that branches point to."""
+        return {
+            name: tip.snapshot_id for name, tip in self.tips.items() if isinstance(tip, LiveTip)
+        }
 
     def all(self) -> set[SnapshotId]:
         """All snapshots that a branch or tag points to."""
@@ -152,8 +158,7 @@ def read_references(context: Context) -> RefTargets:
         # Others may have expired and collected what it listed when it was read last.
         lambda: context.refs.listed_history(FIRST_SNAPSHOT_ID, reread=True),
     )
-    live = {name: tip.snapshot_id for name, tip in tips.items() if isinstance(tip, LiveTip)}
-    return RefTargets(live, tags, tips)
+    return RefTargets(tips, tags)
 
 
 class MarkedManifest(NamedTuple):

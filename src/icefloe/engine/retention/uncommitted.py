@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from icefloe.storage.port import ObjectInfo, Storage
 
 _FEW_FILES = 100
-"""More are looked for in a listing, which has a thousand in one answer."""
+"""More are looked for in a listing first, which has a thousand in one answer."""
 
 
 def check_own_files(context: Context, changes: ChangeSet) -> None:
@@ -64,32 +64,40 @@ def check_still_there(context: Context, keys: Sequence[str]) -> None:
     if len(keys) > _FEW_FILES:
         kinds = (ObjectKind.MANIFEST, ObjectKind.CHUNK_FILE)
         folders = dict.fromkeys(map(context.format.layout.folder, kinds))
-        there = {info.key for folder in folders for info in context.storage.list(folder)}
-        lost = [key for key in keys if key not in there]
-    else:
-        infos = context.files.in_parallel(lambda key: _info(context.storage, key), keys)
-        lost = [key for key, info in zip(keys, infos, strict=True) if info is None]
-    if lost:
-        raise SessionStateError(
-            f"{len(lost)} files that this session wrote, such as {lost[0]}, are gone: the "
-            "repository was deleted and created again meanwhile; open it and write them again in a "
-            "new session"
-        )
+        listed = {info.key for folder in folders for info in context.storage.list(folder)}
+        keys = [key for key in keys if key not in listed]  # a listing may be out of date
+    _existing(
+        context,
+        keys,
+        "files",
+        "are gone: the repository was deleted and created again meanwhile; open it and write them "
+        "again in a new session",
+    )
 
 
 def _check(context: Context, keys: list[str], what: str, cutoff: float | None) -> list[str]:
     """Raise SessionStateError if files are gone; returns those older than the cutoff."""
+    infos = _existing(
+        context,
+        keys,
+        what,
+        "were collected as garbage: the session was suspended or cut off for longer than its "
+        "lease held, or than garbage is kept; write them again in a new session",
+    )
+    if cutoff is None:
+        return []
+    return [info.key for info in infos if info.last_modified.timestamp() < cutoff]
+
+
+def _existing(context: Context, keys: Sequence[str], what: str, why: str) -> list[ObjectInfo]:
+    """Information on files, which all exist; raises SessionStateError with `why` if not."""
     infos = context.files.in_parallel(lambda key: _info(context.storage, key), keys)
     lost = [key for key, info in zip(keys, infos, strict=True) if info is None]
     if lost:
         raise SessionStateError(
-            f"{len(lost)} {what} that this session wrote, such as {lost[0]}, were "
-            "collected as garbage: the session was suspended or cut off for longer than its "
-            "lease held, or than garbage is kept; write them again in a new session"
+            f"{len(lost)} {what} that this session wrote, such as {lost[0]}, {why}"
         )
-    if cutoff is None:
-        return []
-    return [each.key for each in infos if each and each.last_modified.timestamp() < cutoff]
+    return [info for info in infos if info is not None]
 
 
 def _raise_of_old(old: list[str], what: str) -> None:
