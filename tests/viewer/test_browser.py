@@ -199,6 +199,8 @@ def test_times_and_rare_chunks_are_shown(browser: Any, tmp_path: Path) -> None:
         page.goto(viewer.url)
         page.get_by_role("button", name="days").click()
         wait_for_picture(page, "2020-01-01 00:00 to 2020-03-01 12:30")
+        ends = page.locator("#scale-ends span").all_inner_texts()
+        assert ends == ["2020-01-01 00:00", "2020-03-01 12:30"]
         page.locator("#picture").focus()
         page.keyboard.press("ArrowRight")
         page.locator("#pointed", has_text="missing").wait_for()

@@ -7,7 +7,6 @@ a picture of few pixels.
 from __future__ import annotations
 
 import base64
-import json
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from icefloe.cf.decoding import coding_of
 from icefloe.engine.history.newest import read_log_page
 from icefloe.engine.inspection import describe_changes, describe_node
+from icefloe.engine.port import parsed_document
 from icefloe.errors import InvalidInputError, NodeNotFoundError
 from icefloe.model import paths
 from icefloe.model.ids import SnapshotId
@@ -112,7 +112,7 @@ class Answers:
         node = tree.get_node(path)
         if node is None:
             raise NodeNotFoundError(f"there is no array or group at {path}", path)
-        described = describe_node(node) | {"metadata": json.loads(tree.document(path) or b"{}")}
+        described = describe_node(node) | {"metadata": parsed_document(tree, path)}
         if node.is_array and node.num_refs <= MAX_REFERENCES:
             sizes = tree.array_reader(path).bytes()
             described["bytes"] = {
@@ -208,9 +208,7 @@ class Answers:
         values[both] = 0
         order = self._row_order(tree, node, plane)
         return _pixels(values[order]) | {
-            "kind": _KINDS_OF_DIFFERENCES.get(min(kinds), "number")
-            if len(kinds) == 1
-            else "number",
+            "kind": _KINDS_OF_DIFFERENCES.get("".join(kinds), "number"),
             "rows": samples[1].rows[order].tolist(),
             "columns": samples[1].columns.tolist(),
             "is_complete": all(sample.is_complete for sample in samples),
@@ -226,7 +224,7 @@ class Answers:
         coordinate = tree.get_node(path) if name else None
         if coordinate is None or not coordinate.is_array or len(coordinate.array.shape) != 1:
             return slice(None)
-        attributes = json.loads(tree.document(path) or b"{}").get("attributes", {})
+        attributes = parsed_document(tree, path).get("attributes", {})
         is_latitude = attributes.get("standard_name") == "latitude"
         if not is_latitude and attributes.get("units") not in _NORTH:
             return slice(None)
@@ -292,7 +290,7 @@ def _numbers(
         return magnitudes
     if stored.dtype.kind == "b":
         return stored.astype(np.float64)
-    attributes = json.loads(tree.document(node.path) or b"{}").get("attributes", {})
+    attributes = parsed_document(tree, node.path).get("attributes", {})
     decoded = coding_of(stored.dtype, attributes).decode_numbers(stored)
     return np.asarray(decoded, dtype=np.float64)
 
@@ -301,6 +299,7 @@ _KINDS = {"M": "time", "m": "seconds", "c": "magnitude"}
 """What the numbers of a picture are, by the kind of data type that numpy has for the values."""
 
 _KINDS_OF_DIFFERENCES = {**_KINDS, "M": "seconds"}
+"""The same for differences, if both versions have the same kind of data type."""
 
 
 def _pixels(values: npt.NDArray[np.float64]) -> dict[str, Any]:

@@ -296,7 +296,7 @@ const showPicture = attempt(async () => {
   const { kind } = answer;
   const range = answer.lowest === null ? (answer.infinite ? "no finite values" : "all missing") : `${kind === "magnitude" ? "magnitudes " : ""}${shown(answer.lowest, kind)} to ${shown(answer.highest, kind)}`;
   const units = node.metadata.attributes?.units ? ` ${node.metadata.attributes.units}` : "";
-  const ends = limits(answer, Boolean(older)).map((value) => `${shown(value)}${units}`);
+  const ends = limits(answer, Boolean(older)).map((value) => `${shown(value, kind)}${units}`);
   drawScale(at("scale"), Boolean(older));
   at("scale-ends").replaceChildren(...ends.map((text) => element("span", "", text)));
   at("scale-box").hidden = answer.lowest === null || ends[0] === ends[1];
