@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from icefloe.objects.cache import ByteCache
-from icefloe.objects.workers import ThreadJob, in_any_order
 from icefloe.storage.concurrency import each_at_once, together
 from icefloe.storage.memory import MemoryStorage
+from icefloe.storage.workers import ThreadJob, in_any_order
 from icefloe.testing.requests import PAGE, CountingStorage
 
 if TYPE_CHECKING:

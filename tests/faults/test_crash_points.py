@@ -17,9 +17,9 @@ from icefloe import ConflictDetector, Repository, RepositoryConfig
 from icefloe.engine import initialize
 from icefloe.errors import AlreadyExistsError, RepositoryNotFoundError
 from icefloe.formats.icechunk.repo_document import RepoDocument
-from icefloe.objects.workers import MAX_THREADS, pool
 from icefloe.storage.local import LocalStorage
 from icefloe.storage.probe import PROBE_FOLDER
+from icefloe.storage.workers import MAX_THREADS, pool
 from icefloe.testing.faults import WRITING, CrashError, Fault, FaultyStorage
 from icefloe.testing.requests import FarStorage
 from tests.builders import repository_of_two_kinds

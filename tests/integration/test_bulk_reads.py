@@ -14,7 +14,7 @@ import icefloe
 from icefloe.config import ChunkPackingConfig, ChunkReadingConfig, ManifestSplittingConfig
 from icefloe.errors import InvalidInputError, NodeNotFoundError, StorageError, VirtualChunkError
 from icefloe.model.chunk_refs import VirtualRef
-from icefloe.objects.workers import ThreadJob, in_any_order
+from icefloe.storage.workers import ThreadJob, in_any_order
 from icefloe.testing.faults import Fault, FaultyStorage
 from tests.documents import array, group
 

@@ -18,9 +18,9 @@ from icefloe.model.segments import FoundChunks, Segments
 from icefloe.objects.checksums import checksums
 from icefloe.objects.chunk_cache import CachedRead
 from icefloe.objects.chunks import wrong_checksum
-from icefloe.objects.workers import ThreadJob, in_any_order
 from icefloe.storage.port import ReadingInto
 from icefloe.storage.ranges import SpanColumns, coalesce_columns
+from icefloe.storage.workers import ThreadJob, in_any_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

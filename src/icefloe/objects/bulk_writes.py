@@ -17,7 +17,7 @@ from icefloe.model.manifest import ArrayChunks
 from icefloe.model.segments import Segments
 from icefloe.objects.checksums import new_checksum
 from icefloe.objects.packs import native_refs, write_packs
-from icefloe.objects.workers import ThreadJob, in_any_order
+from icefloe.storage.workers import ThreadJob, in_any_order
 
 if TYPE_CHECKING:
     import numpy.typing as npt

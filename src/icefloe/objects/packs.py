@@ -13,8 +13,8 @@ from icefloe.model.chunk_refs import ChunkKind, ChunkRefs, Locations
 from icefloe.model.ids import ChunkFileId
 from icefloe.model.manifest import ArrayChunks
 from icefloe.objects.checksums import new_checksums
-from icefloe.objects.workers import ThreadJob, in_any_order
 from icefloe.packing.chunk_packs import cut_packs
+from icefloe.storage.workers import ThreadJob, in_any_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ import threading
 from concurrent.futures import FIRST_COMPLETED, wait
 from typing import TYPE_CHECKING
 
-from icefloe.objects.workers import pool
+from icefloe.storage.workers import pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

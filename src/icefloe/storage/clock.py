@@ -9,13 +9,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from icefloe.errors import IcefloeError, ObjectNotFoundError
+from icefloe.storage.workers import do_later
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from icefloe.storage.port import Storage
-
-    Later = Callable[[Callable[[], None]], object]
 
 _logger = logging.getLogger(__name__)
 
@@ -24,20 +21,20 @@ CLOCK_FOLDER = "maintenance/clock"
 _MAX_TRIES = 2
 
 
-def storage_now(storage: Storage, later: Later | None = None) -> datetime:
+def storage_now(storage: Storage) -> datetime:
     """The time by the storage's clock: that of an object written for this purpose.
 
-    Some storages count whole seconds; then this is the beginning of the present one. `later` may
-    run what deletes the object without making the caller wait for it.
+    Some storages count whole seconds; then this is the beginning of the present one. Nobody waits
+    until the object is deleted.
     """
     for _ in range(_MAX_TRIES):
         # If it is paused between the two requests, a collection may delete its object.
         with contextlib.suppress(ObjectNotFoundError):
-            return _time_of_new_object(storage, later)
-    return _time_of_new_object(storage, later)
+            return _time_of_new_object(storage)
+    return _time_of_new_object(storage)
 
 
-def _time_of_new_object(storage: Storage, later: Later | None) -> datetime:
+def _time_of_new_object(storage: Storage) -> datetime:
     key = f"{CLOCK_FOLDER}/{secrets.token_hex(12)}"
 
     def delete() -> None:
@@ -50,7 +47,4 @@ def _time_of_new_object(storage: Storage, later: Later | None) -> datetime:
     try:
         return storage.head(key).last_modified.astimezone(UTC)
     finally:
-        if later is None:
-            delete()
-        else:
-            later(delete)
+        do_later(storage, delete)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from icefloe.errors import AlreadyExistsError, NodeNotFoundError
 from icefloe.model import paths
 from icefloe.model.record import Record
-from icefloe.objects.workers import ThreadJob, in_any_order
 from icefloe.storage.keys import RESERVED_SEGMENT
 from icefloe.storage.local.local_storage import LocalStorage
+from icefloe.storage.workers import ThreadJob, in_any_order
 from icefloe.zarr_store.keys import chunk_keys, document_key
 
 if TYPE_CHECKING:

@@ -39,8 +39,8 @@ from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.model.record import Record
 from icefloe.model.snapshot import Snapshot
 from icefloe.objects.snapshot_chunks import SnapshotChunks
-from icefloe.objects.workers import pool
 from icefloe.storage.concurrency import together
+from icefloe.storage.workers import pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable

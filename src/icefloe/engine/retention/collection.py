@@ -25,7 +25,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from datetime import datetime, timedelta
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -66,7 +65,6 @@ from icefloe.formats.port import LiveTip, ObjectKind
 from icefloe.html_tables import Report
 from icefloe.model.ids import SnapshotId
 from icefloe.objects.shared_caches import forget_shared
-from icefloe.objects.workers import do_later
 from icefloe.storage.clock import CLOCK_FOLDER, storage_now
 from icefloe.storage.concurrency import each_at_once, together
 from icefloe.storage.port import ObjectInfo, Swept
@@ -233,7 +231,7 @@ class _Collection:
         # Nothing here depends on the storage's time, but for what is made of it.
         now, (listed, references), (debris, leases) = together(
             self._storage,
-            lambda: storage_now(self._storage, partial(do_later, self._storage)),
+            lambda: storage_now(self._storage),
             lambda: self._list(marks),
             lambda: _debris_and_leases(self._storage),
         )

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icefloe.engine.history.expired_parents import CachedCuts, Cuts
@@ -29,7 +28,6 @@ from icefloe.errors import (
 from icefloe.formats.port import MAIN, LiveTip
 from icefloe.model.ids import SnapshotId
 from icefloe.model.record import Record
-from icefloe.objects.workers import do_later
 from icefloe.progress import track
 from icefloe.storage.clock import storage_now
 from icefloe.storage.concurrency import each_at_once, together
@@ -221,7 +219,7 @@ class _Planner:
         refs = context.refs.view()
         self._now, self._tips, self._targets, _ = together(
             context.storage,
-            lambda: storage_now(context.storage, partial(do_later, context.storage)),
+            lambda: storage_now(context.storage),
             refs.tips,
             refs.tag_targets,
             self._history.cuts.all,

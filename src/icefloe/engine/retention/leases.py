@@ -23,9 +23,9 @@ from icefloe.engine.retention.background import keep_calling
 from icefloe.errors import IcefloeError, InvalidInputError, ObjectNotFoundError, StorageError
 from icefloe.model.ids import SnapshotId
 from icefloe.model.record import Record
-from icefloe.objects.workers import do_later
 from icefloe.storage.concurrency import each_at_once, together
 from icefloe.storage.presence import is_there
+from icefloe.storage.workers import do_later
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
