@@ -13,6 +13,14 @@ PYTEST := .venv/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-r
 NEWEST_PYTHON := 3.13
 NEWEST_TESTS := tests/conformance/zarr tests/conformance/official tests/property/test_shards.py
 
+# What tests need once, made while the first of them run: a minute each for the Azure endpoint and
+# for a browser where the system has none, half a minute for the archive of Spark's classes.
+define FETCH_TEST_PARTS
+@.venv/bin/python -m tests.endpoints.azurite &
+@.venv/bin/python -m tests.chromium &
+@.venv/bin/python -m tests.class_archive 2>/dev/null &
+endef
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-deep mutants test-newest check format bench docs pin api requirements budgets map cli decisions plots test-wheel clean
 
@@ -25,9 +33,7 @@ demo: .venv/.ready  ## see it work: files, Spark, SQL and pictures, under build/
 
 test: .venv/.ready  ## run all tests, then the zarr suites on the newest Python and zarr if there
 ifeq ($(strip $(ARGS)),)
-	@.venv/bin/python -m tests.endpoints.azurite & # a minute at first, while other tests run
-	@.venv/bin/python -m tests.chromium & # the same, where the system has none
-	@.venv/bin/python -m tests.class_archive 2>/dev/null & # the same, half a minute
+	$(FETCH_TEST_PARTS)
 endif
 	$(PYTEST) $(ARGS)
 ifeq ($(strip $(ARGS)),)
@@ -35,6 +41,9 @@ ifeq ($(strip $(ARGS)),)
 endif
 
 test-deep: .venv/.ready  ## the tests with large budgets, and all mutants (up to two hours on two cores)
+ifeq ($(strip $(ARGS)),)
+	$(FETCH_TEST_PARTS)
+endif
 	ICEFLOE_TEST_PROFILE=deep ICEFLOE_TEST_COUNTS=build/deep-tests.json \
 	    $(PYTEST) -o timeout=7200 -o faulthandler_timeout=7000 $(ARGS)
 ifeq ($(strip $(ARGS)),)
