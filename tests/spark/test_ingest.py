@@ -192,6 +192,30 @@ def test_decoded_copies_of_files_that_are_packed_in_other_ways(
     assert found.t2m.attrs == {"units": "K"}
 
 
+@pytest.mark.parametrize("types", [("i2", "f4"), ("f4", "i2"), ("f4", "f8"), ("i2", "i4")])
+def test_decoded_copies_of_packed_files_beside_files_of_floats(
+    spark: SparkSession, repo: icefloe.Repository, data: Path, types: tuple[str, str]
+) -> None:
+    files = [*months(data, 1, dtype=types[0]), *months(data, 2, dtype=types[1])]
+    with pytest.raises(InconsistentFilesError, match="decode=True"):
+        ingest(spark, repo, f"{data}/", mode="copy")
+    ingest(spark, repo, f"{data}/", mode="copy", decode=True)
+    found, expected = found_in(repo), by_xarray(files)
+    assert found.t2m.dtype == expected.t2m.dtype
+    np.testing.assert_array_equal(found.t2m.values, expected.t2m.values)
+    # What is there decides about later files: its type does not change.
+    (narrow,) = months(data, 3, dtype="f4")
+    (wide,) = months(data, 4, dtype="f8")
+    if found.t2m.dtype == np.float64:
+        ingest(spark, repo, f"{data}/", mode="copy", decode=True)
+        np.testing.assert_array_equal(
+            found_in(repo).t2m.values, by_xarray([*files, narrow, wide]).t2m.values
+        )
+    else:
+        with pytest.raises(InconsistentFilesError, match="cannot hold float64 values"):
+            ingest(spark, repo, f"{data}/", mode="copy", decode=True)
+
+
 def test_files_that_references_cannot_describe_are_copied(
     spark: SparkSession, repo: icefloe.Repository, data: Path
 ) -> None:

@@ -685,6 +685,22 @@ def test_grids_of_grib_2_are_those_of_cfgrib(tmp_path: Path, sample: str) -> Non
         np.testing.assert_array_equal(ours.values, theirs.values)
 
 
+@pytest.mark.parametrize("sample", ["sh_pl_grib2", "sh_ml_grib2", "sh_pl_grib1"])
+def test_coefficients_of_spherical_harmonics_are_those_of_cfgrib(
+    tmp_path: Path, sample: str
+) -> None:
+    path = tmp_path / "a.grib"
+    path.write_bytes(grib_sample(sample))
+    session = session_for(tmp_path)
+    reference_files(session, path)
+    found, expected = opened(session), by_cfgrib(path)
+    (name,) = expected.data_vars
+    assert found[name].dims[-1:] == expected[name].dims == ("values",)
+    np.testing.assert_array_equal(found[name].values.squeeze(), expected[name].values)
+    assert found[name].attrs["GRIB_M"] == expected[name].attrs["GRIB_M"]
+    assert not {"latitude", "longitude"} & set(found.variables)
+
+
 def test_messages_of_grib_2_with_several_fields(tmp_path: Path) -> None:
     winds = [(grib_message("u", step, 500), grib_message("v", step, 850)) for step in (0, 6)]
     path = tmp_path / "a.grib2"

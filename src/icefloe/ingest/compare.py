@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icefloe.ingest.axes import in_units_of, is_time
+from icefloe.ingest.parsed import array_document, chunk_shape_of, numpy_type
 from icefloe.ingest.plan import EXISTING, Difference
 from icefloe.model.record import Record
 
@@ -68,7 +69,10 @@ def compare_variable(
     """Compare a variable of all files that have it."""
     everywhere = Everywhere({**({EXISTING: old} if old is not None else {}), **headers})
     first = next(iter(everywhere.headers.values()))
-    differences = _properties(name, everywhere, policies, is_virtual=is_virtual, moving=moving)
+    decoded = _decoded_type(everywhere) if is_virtual and policies.decode else None
+    differences = _properties(
+        name, everywhere, policies, is_virtual=is_virtual, moving=moving, decoded=decoded
+    )
     values: dict[str, npt.NDArray[Any]] = {}
     if not is_virtual and not differences:
         for url, header in headers.items():
@@ -84,6 +88,8 @@ def compare_variable(
         differences.append(Difference(name, "type of values", kinds, hint=hint))
     attributes, remarks = _attributes(name, everywhere, policies, is_virtual=is_virtual)
     document = {**first.document, "attributes": attributes}
+    if decoded is not None and not differences:
+        document |= _type_and_fill_value(decoded, document)
     return Compared(
         document=document,
         dims=first.dims,
@@ -133,13 +139,18 @@ def _properties(
     *,
     is_virtual: bool,
     moving: Sequence[str],
+    decoded: np.dtype[Any] | None,
 ) -> list[Difference]:
     """Differences that no variable can have."""
     differences: list[Difference] = []
     differences += _grouped(name, "dimensions", everywhere, lambda each: list(each.dims))
-    if is_virtual or not policies.tolerance or not _are_floats(everywhere):
+    if decoded is not None:
+        differences += _does_not_fit(name, everywhere, decoded)
+    elif is_virtual or not policies.tolerance or not _are_floats(everywhere):
+        is_stored = not is_virtual
         packed = any("scale_factor" in each.attributes for each in everywhere.distinct)
-        hint = policies.advice_to_decode(is_stored=not is_virtual) if packed else ""
+        numbers = is_virtual and _decoded_type(everywhere) is not None
+        hint = policies.advice_to_decode(is_stored=is_stored) if packed or numbers else ""
         differences += _grouped(
             name, "data type", everywhere, lambda each: each.document["data_type"], hint=hint
         )
@@ -152,6 +163,41 @@ def _properties(
     )
     differences += _grouped(name, "chunks", everywhere, _chunks(everywhere, moving), hint=hint)
     return differences
+
+
+def _decoded_type(everywhere: Everywhere) -> np.dtype[Any] | None:
+    """The type that holds the decoded numbers of all files, as xarray's concat chooses it."""
+    kinds = [numpy_type(each.document).newbyteorder("=") for each in everywhere.distinct]
+    return np.result_type(*kinds) if all(kind.kind in "iuf" for kind in kinds) else None
+
+
+def _does_not_fit(name: str, everywhere: Everywhere, decoded: np.dtype[Any]) -> list[Difference]:
+    """A difference if the array in the repository cannot hold the decoded values of files."""
+    old = everywhere.headers.get(EXISTING)
+    if old is None or numpy_type(old.document).newbyteorder("=") == decoded:
+        return []
+    hint = (
+        f"the array in the repository cannot hold {decoded} values; ingest all files at once, "
+        "into a group of its own: group='…'"
+    )
+    return _grouped(
+        name, "data type", everywhere, lambda each: each.document["data_type"], hint=hint
+    )
+
+
+def _type_and_fill_value(dtype: np.dtype[Any], document: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a document that says how numbers of a type are stored."""
+    if numpy_type(document) == dtype:
+        return {}
+    fresh = array_document(
+        shape=document["shape"],
+        dtype=dtype,
+        chunk_shape=chunk_shape_of(document),
+        dims=document.get("dimension_names"),
+        attributes={},
+        fill_value=np.nan if dtype.kind == "f" else 0,
+    )
+    return {name: fresh[name] for name in ("data_type", "fill_value", "codecs")}
 
 
 def _codecs(variable: VariableHeader) -> list[dict[str, Any]]:

@@ -42,7 +42,7 @@ class Policies(Record, frozen=True, eq=False):
     copies: bool = False
     """Whether values are copied, so that chunks and codecs may differ."""
     decode: bool = False
-    """Whether copied values are decoded, so that packing may differ."""
+    """Whether copied values are decoded, so that packing and the types of numbers may differ."""
 
     def check(self) -> None:
         """Raise InvalidInputError for values that make no sense, alone or together."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _TIME_UNITS = "seconds since 1970-01-01"
 _STACKED = ("isobaricInhPa", "isobaricInPa", "hybrid", "theta", "potentialVorticity")
 """Levels that stay a dimension where a file has only one: the others are in other files."""
+_COEFFICIENTS = ("sh", "rotated_sh", "stretched_sh", "stretched_rotated_sh")
+"""Grids that are none: the values are coefficients of spherical harmonics."""
 _INDICATOR_BYTES, _SECTION_HEAD_BYTES, _DATA = 16, 5, 7
 _END = b"7777"
 _UNKNOWN = ("", "unknown", "unknown.", "none")
@@ -67,7 +69,7 @@ def parse_fields(url: str, status: SourceStatus | None, fields: Iterable[GribFie
         suffix = f"_{number + 1}" if number else ""
         places[key], coordinates = _grid_arrays(grid, suffix)
         arrays |= coordinates
-        if not grid.is_regular:
+        if coordinates and not grid.is_regular:
             names = " ".join(coordinates)
             for variable in variables:
                 if variable.messages[0].grid == key:
@@ -136,6 +138,8 @@ def _grid_arrays(grid: _Grid, suffix: str) -> tuple[tuple[str, ...], dict[str, P
     north = {"units": "degrees_north", "standard_name": "latitude"}
     east = {"units": "degrees_east", "standard_name": "longitude"}
     latitude, longitude = f"latitude{suffix}", f"longitude{suffix}"
+    if grid.latitudes is None or grid.longitudes is None:
+        return (f"values{suffix}",), {}
     if grid.is_regular:
         return (latitude, longitude), {
             latitude: array_of_values(grid.latitudes[:, 0], (latitude,), north),
@@ -241,13 +245,14 @@ class _Grid(Record, frozen=True, eq=False):
     """The coordinates of the values of a message."""
 
     shape: tuple[int, ...]
-    latitudes: npt.NDArray[np.float64]
-    longitudes: npt.NDArray[np.float64]
+    latitudes: npt.NDArray[np.float64] | None
+    longitudes: npt.NDArray[np.float64] | None
+    """Both None for values that are at no place: coefficients of spherical harmonics."""
 
     @property
     def is_regular(self) -> bool:
         """Whether rows have one latitude each, and columns one longitude."""
-        if len(self.shape) != 2:
+        if len(self.shape) != 2 or self.latitudes is None or self.longitudes is None:
             return False
         rows, columns = self.latitudes[:, :1], self.longitudes[:1]
         return bool(np.all(self.latitudes == rows) and np.all(self.longitudes == columns))
@@ -302,6 +307,7 @@ def _attributes_of(handle: int) -> dict[str, Any]:
         "typeOfLevel": "GRIB_typeOfLevel",
         "stepType": "GRIB_stepType",
         "gridType": "GRIB_gridType",
+        "M": "GRIB_M",  # the truncation of spherical harmonics
     }
     attributes = {}
     for key, name in names.items():
@@ -361,6 +367,8 @@ def values_of(data: bytes, field: int = 0) -> npt.NDArray[np.float64]:
 
 def _grid_of(eccodes: Any, handle: int) -> _Grid:
     """Where the values of a message are, in the order of `values_of`."""
+    if eccodes.codes_get(handle, "gridType", ktype=str) in _COEFFICIENTS:
+        return _Grid((int(eccodes.codes_get_size(handle, "values")),), None, None)
     latitudes, longitudes = (
         _row_by_row(eccodes, handle, eccodes.codes_get_array(handle, key))
         for key in ("latitudes", "longitudes")
