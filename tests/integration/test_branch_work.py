@@ -16,10 +16,19 @@ from hypothesis import strategies as st
 import icefloe
 from icefloe import Repository
 from icefloe.changes.conflicts import ConflictSolver, MergedDocument, VersionSelection
-from icefloe.errors import ConflictError, InvalidInputError, RebaseFailedError, SessionStateError
+from icefloe.engine.branches import commits, merge
+from icefloe.engine.commit import write
+from icefloe.errors import (
+    ConflictError,
+    IcefloeError,
+    InvalidInputError,
+    RebaseFailedError,
+    SessionStateError,
+)
 from icefloe.session import Session
 from tests.builders import commit_edit, new_repository
 from tests.documents import array, commit_attribute, group, make_tree, node_paths
+from tests.formats import how
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -787,3 +796,49 @@ def test_a_merge_equals_the_merge_of_dictionaries(
     else:
         repository.merge("work", "main")
     assert chunks(repository) == expected
+
+
+# --- a repository that is deleted, and created again in its place
+
+
+@pytest.mark.parametrize("what", ["merge", "cherry_pick", "revert", "squash"])
+def test_another_repository_in_place_of_this_one_stays(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has as many commits, so that the next entry of the branch is free there, too."""
+    storage = icefloe.in_memory_storage()
+
+    def start(value: bytes) -> tuple[Repository, str, str]:
+        made = Repository.create(storage, **how())
+        make_tree(made)
+        made.create_branch("work", made.lookup_branch("main"))
+        picked = commit(made, "work", put("/g/a", 1, value=value), "of work")
+        before = made.lookup_branch("main")
+        commit(made, "main", put("/g/a", 0, value=value), "of main")
+        return made, picked, before
+
+    repository, picked, before = start(b"\x01" * 4)
+    others: list[Repository] = []
+
+    def write_commit(*arguments: Any, **named: Any) -> Any:
+        if not others:
+            storage.delete_many([info.key for info in storage.list("")])
+            others.append(start(b"\x02" * 4)[0])
+        return original(*arguments, **named)
+
+    original = write.write_commit
+    for module in (commits, merge):
+        monkeypatch.setattr(module, "write_commit", write_commit)
+    calls: dict[str, Callable[[], str]] = {
+        "merge": lambda: repository.merge("work", "main"),
+        "cherry_pick": lambda: repository.cherry_pick(picked, branch="main"),
+        "revert": lambda: repository.revert(newest, branch="main"),
+        "squash": lambda: repository.squash("main", before, message="as one"),
+    }
+    newest = repository.lookup_branch("main")
+    with pytest.raises(IcefloeError):
+        calls[what]()
+    (other,) = others
+    opened = Repository.open(storage)
+    assert opened.lookup_branch("main") == other.lookup_branch("main")
+    assert chunks(opened) == chunks(other)

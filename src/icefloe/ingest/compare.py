@@ -185,7 +185,7 @@ def _does_not_fit(name: str, everywhere: Everywhere, decoded: np.dtype[Any]) -> 
     )
 
 
-def _type_and_fill_value(dtype: np.dtype[Any], document: Mapping[str, Any]) -> dict[str, Any]:
+def _type_and_fill_value(dtype: np.dtype[Any], document: dict[str, Any]) -> dict[str, Any]:
     """The part of a document that says how numbers of a type are stored."""
     if numpy_type(document) == dtype:
         return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -65,6 +66,7 @@ def squash(
             squashed_message,
             context.settings,
             replaced=Replaced(context.files.read_snapshot(since), changes),
+            checks=[partial(context.refs.check_same_repository, tip)],
         )
         context.refs.publish(tip, snapshot)
         _log_move(context, "squash", branch, newest.id, snapshot.id)
@@ -124,8 +126,8 @@ def commit_rewritten_manifests(
             checked_message,
             context.settings,
             replaced=replaced,
+            checks=[partial(context.refs.check_same_repository, tip)],
         )
-        context.refs.check_same_repository(tip)  # there may have been many manifests
         context.refs.publish(tip, snapshot)
         return str(snapshot.id)
 

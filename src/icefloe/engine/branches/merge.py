@@ -6,7 +6,7 @@ with the conflict detection of a session's rebase. One commit at most; the branc
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icefloe.changes.patches import patch
@@ -223,6 +223,7 @@ def _commit_on_tip(
         commit.message,
         context.settings,
         new_nodes=NodeOrigin.OTHER_BRANCH,
+        checks=[partial(context.refs.check_same_repository, tip)],
     )
     context.refs.publish(tip, snapshot)
     return str(snapshot.id)

@@ -172,11 +172,6 @@ class Publication:
         with tree.packed() as (changes, uploads):
             # A snapshot over objects that are gone would only be more garbage.
             self._check_lapsed_lease()
-            for check in checks:
-                if uploads is None:
-                    check()
-                else:
-                    uploads.check(check)
             snapshot = write_commit(
                 context.files,
                 tree.snapshot,
@@ -185,6 +180,7 @@ class Publication:
                 context.settings,
                 replaced=replaced(),
                 uploads=uploads,
+                checks=checks,
             )
         return UnpublishedCommit(snapshot, self.tip)
 

@@ -34,7 +34,7 @@ from icefloe.objects.snapshot_chunks import SnapshotChunks
 from icefloe.objects.uploads import Uploads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from icefloe.changes.change_set import ChangeSet
     from icefloe.config.settings import Settings
@@ -104,6 +104,7 @@ def write_commit(
     replaced: Replaced | None = None,
     new_nodes: NodeOrigin = NodeOrigin.SESSION,
     uploads: Uploads | None = None,
+    checks: Sequence[Callable[[], None]] = (),
 ) -> Snapshot:
     """Write everything of a commit but the reference that publishes it; returns the snapshot.
 
@@ -117,9 +118,16 @@ def write_commit(
             `as_one` for more than one. By default, it follows `base`.
         new_nodes: Where the new nodes come from.
         uploads: What may write all but the snapshot at the same time, perhaps chunks already.
+        checks: What has to hold, or raises an error, before the snapshot is written; they may
+            need the storage, and run beside the uploads.
     """
     uploads = Uploads.where_it_helps(files.storage) if uploads is None else uploads
     parts = files if uploads is None else files.through(uploads)
+    for check in checks:
+        if uploads is None:
+            check()
+        else:
+            uploads.check(check)
     parent = base if replaced is None else replaced.parent
     numbered = number_nodes(changes, base, files.format.node_numbering, new_nodes)
     changes = numbered.changes
