@@ -26,7 +26,7 @@ from icefloe.errors import (
     InvalidInputError,
     InvalidTypeError,
 )
-from icefloe.formats.port import MAIN, SelfDescription
+from icefloe.formats.port import SelfDescription
 from icefloe.formats.registry import (
     DEFAULT_GENERATION,
     detect,
@@ -34,6 +34,7 @@ from icefloe.formats.registry import (
     discover,
     format_for,
 )
+from icefloe.model import MAIN
 from icefloe.session import NotAStore, Session
 from icefloe.storage.access.url import storage_from_url
 from icefloe.storage.concurrency import together

@@ -141,7 +141,7 @@ def _store_of(
     authorizations: dict[str, Any] | None,
 ) -> Any:  # an IcefloeStore; xarray's types do not include stores, but it accepts them
     from icefloe.errors import InvalidInputError
-    from icefloe.formats.port import MAIN
+    from icefloe.model import MAIN
     from icefloe.repository import Repository
     from icefloe.session import TreeSession
     from icefloe.zarr_store.store import IcefloeStore

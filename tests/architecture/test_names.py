@@ -110,3 +110,15 @@ def test_records_of_many_values_are_built_by_keyword() -> None:
         for line, name in built_by_position(tree, names)
     ]
     assert by_position == []
+
+
+def test_the_main_branch_is_named_once() -> None:
+    """By `icefloe.model.MAIN`; the conformance suite writes it as users do."""
+    places = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if not path.is_relative_to(PACKAGE / "testing")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value == "main"
+    ]
+    assert [place.partition(":")[0] for place in places] == ["model/__init__.py"], places

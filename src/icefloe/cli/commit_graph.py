@@ -8,6 +8,7 @@ from icefloe.cli import wording
 from icefloe.cli.views import Drawn
 from icefloe.display import AncestryGraph, GraphRow
 from icefloe.engine.history.newest import read_log_page
+from icefloe.model import MAIN
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -20,7 +21,7 @@ _LANES = ("red", "green", "yellow", "blue", "magenta", "cyan")
 
 def read_log(repository: Repository, version: str | None, count: int) -> Drawn:
     """The newest commits of a version, or of all branches and tags; reads few snapshots."""
-    session = repository.readonly_session("main" if version is None else None, snapshot_id=version)
+    session = repository.readonly_session(MAIN if version is None else None, snapshot_id=version)
     starts = None if version is None else [session.tree.snapshot.id]
     page = read_log_page(session.tree.context.history, count, starts)
     rows = [GraphRow.of(entry) for entry in page.entries]

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from icefloe.errors import AlreadyExistsError, FormatError
-from icefloe.formats.port import MAIN
 from icefloe.formats.registry import detect, format_for
+from icefloe.model import MAIN
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.model.nodes import NodeTable
 from icefloe.model.snapshot import FIRST_MESSAGE, INTERNAL_PREFIX, Snapshot

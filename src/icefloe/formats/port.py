@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from icefloe.model.transaction_log import TransactionLog
 
 
-MAIN = "main"
-"""The branch that every repository has."""
 DEFAULT_LEVEL = 3
 """The level of zstd at which files are compressed if nobody sets another one."""
 

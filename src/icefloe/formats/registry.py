@@ -17,8 +17,9 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.formats.container import WIDE_HEADER_SIZE
-from icefloe.formats.port import MAIN, BranchTip, Generation, LiveTip, Refs
+from icefloe.formats.port import BranchTip, Generation, LiveTip, Refs
 from icefloe.formats.repository.generation import REPOSITORY
+from icefloe.model import MAIN
 from icefloe.model.record import Record
 from icefloe.storage.concurrency import in_threads
 from icefloe.storage.presence import is_there

@@ -22,7 +22,6 @@ from icefloe.errors import (
 )
 from icefloe.formats.authorship import signed
 from icefloe.formats.port import (
-    MAIN,
     BranchState,
     BranchTip,
     DeletedTip,
@@ -32,6 +31,7 @@ from icefloe.formats.port import (
     branch_tip,
 )
 from icefloe.formats.sequence import SequenceFolder, parse_sequence_name
+from icefloe.model import MAIN
 from icefloe.storage.concurrency import AT_ONCE, each_at_once, together
 from icefloe.storage.keys import check_key
 from icefloe.storage.port import Naming

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from icefloe.errors import InvalidInputError
-from icefloe.formats.port import MAIN
+from icefloe.model import MAIN
 from icefloe.model.bounded_text import whole_number
 from icefloe.model.moments import parse_moment
 from icefloe.model.record import Record

@@ -17,7 +17,7 @@ from icefloe.engine.history.newest import read_log_page
 from icefloe.engine.inspection import describe_changes, describe_node
 from icefloe.engine.port import parsed_document
 from icefloe.errors import InvalidInputError, NodeNotFoundError
-from icefloe.model import paths
+from icefloe.model import MAIN, paths
 from icefloe.model.ids import SnapshotId
 from icefloe.model.nodes import expect_array
 from icefloe.viewer.sampling import MAX_BYTES, Plane, sample_plane
@@ -65,7 +65,7 @@ class Answers:
             "location": repository.storage.location,
             "generation": repository.generation,
             "spec_version": repository.spec_version,
-            "branches": sorted(repository.list_branches(), key=lambda name: (name != "main", name)),
+            "branches": sorted(repository.list_branches(), key=lambda name: (name != MAIN, name)),
             "tags": sorted(repository.list_tags()),
         }
 

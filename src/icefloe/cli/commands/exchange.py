@@ -18,6 +18,7 @@ from icefloe.cli.output import Output
 from icefloe.cli.places import find_place, open_place, storage_at
 from icefloe.cli.views import Done, View
 from icefloe.errors import AlreadyExistsError, InvalidInputError
+from icefloe.model import MAIN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +64,7 @@ def export(
             show_default=False,
         ),
     ],
-    version: VersionOption = "main",
+    version: VersionOption = MAIN,
     group: Annotated[str, typer.Option("--group", "-g", help="What to export.")] = "/",
     to: Annotated[
         ExportFormat | None,
@@ -165,7 +166,7 @@ def ingest(
             show_default=False,
         ),
     ],
-    branch: BranchOption = "main",
+    branch: BranchOption = MAIN,
     message: Annotated[
         str, typer.Option("--message", "-m", help="Message of the commit.")
     ] = "ingest files",

@@ -21,6 +21,7 @@ from icefloe.cli.exit_codes import ExitCode
 from icefloe.cli.output import Output
 from icefloe.cli.places import open_place
 from icefloe.cli.views import Column, Facts, Records, Sections, View, id_column
+from icefloe.model import MAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +59,7 @@ def add_to(app: typer.Typer) -> None:
 def log(
     out: Output,
     place: Place,
-    version: Version = "main",
+    version: Version = MAIN,
     count: Annotated[int, typer.Option("-n", "--max-count", min=1, help="How many commits.")] = 20,
     all_: Annotated[bool, typer.Option("--all", help="All branches and tags.")] = False,
 ) -> View:
@@ -71,7 +72,7 @@ def log(
 def show(
     out: Output,
     place: Place,
-    version: Version = "main",
+    version: Version = MAIN,
 ) -> View:
     """Show a commit: its message, time, properties, and what it changed."""
     repository = open_place(place)
@@ -117,7 +118,7 @@ def diff(
     newer: Annotated[
         str,
         typer.Argument(metavar="TO", help="The other version.", autocompletion=complete_version),
-    ] = "main",
+    ] = MAIN,
     values: Annotated[bool, typer.Option("--values", help="Compare cells, too.")] = False,
     arrays: Arrays = None,
     exit_code: Annotated[
@@ -169,7 +170,7 @@ def blame(
     out: Output,
     place: Place,
     path: Annotated[str, typer.Argument(metavar="ARRAY", help="Path of an array.")],
-    version: VersionOption = "main",
+    version: VersionOption = MAIN,
     chunks: Annotated[
         bool, typer.Option("--chunks", help="One row for each chunk instead of each commit.")
     ] = False,
@@ -268,9 +269,9 @@ def _branches_beside_main(repository: Repository, history: History) -> Records:
         stubs = history.stubs(history.resolve(Revision(branch=branch)))
         return [str(stub.id) for stub in islice(stubs, _COMPARED_COMMITS)]
 
-    main = {snapshot_id: place for place, snapshot_id in enumerate(line("main"))}
+    main = {snapshot_id: place for place, snapshot_id in enumerate(line(MAIN))}
     rows = []
-    for branch in sorted(repository.list_branches(), key=lambda name: (name != "main", name)):
+    for branch in sorted(repository.list_branches(), key=lambda name: (name != MAIN, name)):
         own = line(branch)
         ahead = next((n for n, each in enumerate(own) if each in main), None)
         behind = None if ahead is None else main[own[ahead]]

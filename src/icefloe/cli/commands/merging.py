@@ -26,6 +26,7 @@ from icefloe.cli.output import Output
 from icefloe.cli.places import open_place
 from icefloe.cli.views import Column, Done, Records, View, id_column
 from icefloe.errors import InvalidInputError
+from icefloe.model import MAIN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,7 +100,7 @@ def merge(
         typer.Argument(
             metavar="INTO", help="The branch that moves.", autocompletion=complete_branch
         ),
-    ] = "main",
+    ] = MAIN,
     message: Message = None,
     properties: Properties = None,
     prefer: Prefer = None,
@@ -127,7 +128,7 @@ def cherry_pick(
     out: Output,
     place: Place,
     version: RequiredVersion,
-    branch: BranchOption = "main",
+    branch: BranchOption = MAIN,
     message: Message = None,
     properties: Properties = None,
     prefer: Prefer = None,
@@ -151,7 +152,7 @@ def revert(
     out: Output,
     place: Place,
     version: RequiredVersion,
-    branch: BranchOption = "main",
+    branch: BranchOption = MAIN,
     message: Message = None,
     properties: Properties = None,
     prefer: Prefer = None,
@@ -222,7 +223,7 @@ def publish(
     branch: Annotated[
         str,
         typer.Argument(metavar="TO", help="The branch that moves.", autocompletion=complete_branch),
-    ] = "main",
+    ] = MAIN,
 ) -> View:
     """Move a branch forward to another that descends from it: write, audit, publish."""
     repository = open_place(place)

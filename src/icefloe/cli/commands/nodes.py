@@ -14,6 +14,7 @@ from icefloe.cli.output import Output
 from icefloe.cli.places import open_place
 from icefloe.cli.views import Column, Drawn, Facts, Records, View
 from icefloe.errors import NodeNotFoundError
+from icefloe.model import MAIN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +49,7 @@ def tree(
     out: Output,
     place: Place,
     path: NodePath = "/",
-    version: VersionOption = "main",
+    version: VersionOption = MAIN,
     sizes: Sizes = False,
     depth: Annotated[
         int | None, typer.Option("--depth", "-d", min=1, help="How many levels.")
@@ -76,7 +77,7 @@ def ls(
     out: Output,
     place: Place,
     path: NodePath = "/",
-    version: VersionOption = "main",
+    version: VersionOption = MAIN,
     sizes: Sizes = False,
 ) -> View:
     """List the members of a group, or describe an array with its attributes."""

@@ -14,6 +14,7 @@ from icefloe.cli.output import Output
 from icefloe.cli.places import open_place
 from icefloe.cli.views import Column, Records, View
 from icefloe.errors import InvalidInputError
+from icefloe.model import MAIN
 
 if TYPE_CHECKING:
     from icefloe.tables import Scan
@@ -61,7 +62,7 @@ def sql(
         str | None,
         typer.Option("--where", help="Read only chunks that can match this condition."),
     ] = None,
-    version: VersionOption = "main",
+    version: VersionOption = MAIN,
     max_rows: Annotated[
         int, typer.Option("--max-rows", min=1, help="How many rows of the result to show.")
     ] = 1000,

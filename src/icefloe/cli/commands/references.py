@@ -14,6 +14,7 @@ from icefloe.cli.output import Output
 from icefloe.cli.places import open_place
 from icefloe.cli.views import Column, Done, Facts, Records, View, id_column
 from icefloe.errors import InvalidInputError
+from icefloe.model import MAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,7 +119,7 @@ def create_branch(
     out: Output,
     place: Place,
     name: NewName,
-    version: VersionOption = "main",
+    version: VersionOption = MAIN,
 ) -> View:
     """Create a branch at a version."""
     repository = open_place(place)
@@ -131,7 +132,7 @@ def create_tag(
     out: Output,
     place: Place,
     name: NewName,
-    version: VersionOption = "main",
+    version: VersionOption = MAIN,
 ) -> View:
     """Create a tag for a version; it cannot be moved, and only the official format deletes tags."""
     repository = open_place(place)
@@ -188,7 +189,7 @@ def delete_branch(
     """Delete a branch. Its commits stay until garbage is collected."""
     repository = open_place(place)
     tip = repository.lookup_snapshot(repository.lookup_branch(branch))
-    if branch == "main":
+    if branch == MAIN:
         raise InvalidInputError("the branch main cannot be deleted: every repository has one")
     # A commit that somebody makes while the question is open is not lost.
     delete = partial(repository.delete_branch, branch, from_snapshot_id=tip.id)

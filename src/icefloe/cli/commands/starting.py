@@ -15,6 +15,7 @@ from icefloe.cli.output import Output
 from icefloe.cli.places import open_place, storage_at
 from icefloe.cli.views import Done, Facts, View
 from icefloe.errors import InvalidInputError
+from icefloe.model import MAIN
 
 if TYPE_CHECKING:
     from icefloe.repository import Repository
@@ -139,7 +140,7 @@ def _copied(report: MigrationReport, sentence: str) -> View:
 
 
 def open_prompt(
-    out: Output, place: Place, version: Version = "main", authorize: Authorize = None
+    out: Output, place: Place, version: Version = MAIN, authorize: Authorize = None
 ) -> View | None:
     """Open a repository in a Python prompt, with `repo`, `session` and `store` ready.
 

@@ -27,6 +27,7 @@ from icefloe.cli.output import Output
 from icefloe.cli.places import open_place, storage_at
 from icefloe.cli.views import Column, Done, Drawn, Facts, Records, Sections, View
 from icefloe.errors import InvalidInputError
+from icefloe.model import MAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -141,7 +142,7 @@ def _problems(
 def compact(
     out: Output,
     place: Place,
-    branch: BranchOption = "main",
+    branch: BranchOption = MAIN,
     message: Annotated[
         str, typer.Option("--message", "-m", help="Message of the commit.")
     ] = "compact chunk files",
@@ -189,7 +190,7 @@ def rewrite_manifests(
     message: Annotated[
         str, typer.Option("--message", "-m", help="Message of the commit.")
     ] = "rewrite manifests",
-    branch: BranchOption = "main",
+    branch: BranchOption = MAIN,
     properties: Properties = None,
 ) -> View:
     """Pack and split all manifests again as the configuration says, in one commit."""
@@ -204,7 +205,7 @@ def rewrite_manifests(
 def materialize(
     out: Output,
     place: Place,
-    branch: BranchOption = "main",
+    branch: BranchOption = MAIN,
     arrays: Arrays = None,
     region: Annotated[
         list[str] | None,
@@ -262,7 +263,7 @@ def parse_region(parts: list[str] | None) -> dict[str, slice] | None:
 def stats(
     out: Output,
     place: Place,
-    version: VersionOption = "main",
+    version: VersionOption = MAIN,
     history: Annotated[
         bool, typer.Option("--history", help="What each commit of the version added, instead.")
     ] = False,

@@ -20,7 +20,8 @@ from icefloe.errors import (
     InvalidInputError,
     SnapshotNotFoundError,
 )
-from icefloe.formats.port import MAIN, LiveTip
+from icefloe.formats.port import LiveTip
+from icefloe.model import MAIN
 from icefloe.storage.concurrency import together
 from icefloe.storage.probe import ensure_conditional_writes
 

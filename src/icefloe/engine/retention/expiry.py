@@ -25,7 +25,8 @@ from icefloe.errors import (
     SnapshotNotFoundError,
     StorageError,
 )
-from icefloe.formats.port import MAIN, LiveTip
+from icefloe.formats.port import LiveTip
+from icefloe.model import MAIN
 from icefloe.model.ids import SnapshotId
 from icefloe.model.record import Record
 from icefloe.progress import track

@@ -33,7 +33,6 @@ from icefloe.formats.dataset.layout import LAYOUT, STATE_KEY
 from icefloe.formats.dataset.state import FOREIGN, State
 from icefloe.formats.file_sums import sum_of
 from icefloe.formats.port import (
-    MAIN,
     BranchState,
     BranchTip,
     LiveTip,
@@ -48,6 +47,7 @@ from icefloe.formats.sequence_refs import (
     twins_of,
     without_twins,
 )
+from icefloe.model import MAIN
 from icefloe.model.ids import SnapshotId
 from icefloe.storage.probe import ensure_conditional_replace
 

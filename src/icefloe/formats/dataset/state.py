@@ -16,7 +16,8 @@ import msgspec
 from icefloe.errors import FormatError, InvalidInputError
 from icefloe.formats.dataset.layout import STATE_KEY, file_of
 from icefloe.formats.dataset.snapshot_list import NO_SNAPSHOTS, ListedFiles, SnapshotList
-from icefloe.formats.port import MAIN, BranchTip, DeletedTip, LiveTip, branch_tip
+from icefloe.formats.port import BranchTip, DeletedTip, LiveTip, branch_tip
+from icefloe.model import MAIN
 from icefloe.model.ids import SnapshotId
 from icefloe.model.snapshot import INTERNAL_PREFIX, SnapshotStub
 

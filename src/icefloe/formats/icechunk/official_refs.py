@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from icefloe.formats.port import MAIN, RefDefaults
+from icefloe.formats.port import RefDefaults
+from icefloe.model import MAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

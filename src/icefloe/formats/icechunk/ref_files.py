@@ -31,8 +31,9 @@ from icefloe.formats.authorship import signed
 from icefloe.formats.icechunk.layout import LAYOUT, REFS_FOLDER
 from icefloe.formats.icechunk.official_refs import OfficialRefs
 from icefloe.formats.icechunk.other_writers import warn_of_unlocked_writers
-from icefloe.formats.port import MAIN, BranchState, DeletedTip, LiveTip, branch_moved
+from icefloe.formats.port import BranchState, DeletedTip, LiveTip, branch_moved
 from icefloe.formats.sequence_refs import MAX_NAME_BYTES, check_ref_name, twins_of, without_twins
+from icefloe.model import MAIN
 from icefloe.model.ids import SnapshotId
 from icefloe.storage.concurrency import each_at_once
 from icefloe.storage.keys import check_key

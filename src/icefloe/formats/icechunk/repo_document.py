@@ -18,7 +18,7 @@ from icefloe.formats.icechunk.layout import REPO_KEY
 from icefloe.formats.icechunk.listed_snapshots import ID_TYPE, ListedSnapshots, MetadataItems
 from icefloe.formats.icechunk.tables import Body
 from icefloe.formats.icechunk.update_columns import UpdateColumns, read_status, write_status
-from icefloe.formats.port import MAIN
+from icefloe.model import MAIN
 from icefloe.model.ids import SnapshotId
 from icefloe.model.record import Record
 from icefloe.model.repo_updates import RepoStatus

@@ -41,13 +41,13 @@ from icefloe.formats.icechunk.repo_file import (
 )
 from icefloe.formats.icechunk.update_columns import UpdateColumns
 from icefloe.formats.port import (
-    MAIN,
     BranchState,
     DeletedTip,
     LiveTip,
     branch_moved,
 )
 from icefloe.formats.sequence_refs import MAX_NAME_BYTES, check_ref_name
+from icefloe.model import MAIN
 from icefloe.model.ids import SnapshotId
 from icefloe.model.repo_updates import (
     RepoStatus,

@@ -25,7 +25,7 @@ from icefloe.arrays.grid import ChunkGrid, suitable_task_bytes
 from icefloe.engine.commit.linked_tiles import can_link
 from icefloe.errors import ConflictError, InvalidInputError, NodeNotFoundError, TaskFailedError
 from icefloe.html_tables import Report, readable_size
-from icefloe.model import paths
+from icefloe.model import MAIN, paths
 from icefloe.model.nodes import expect_array
 from icefloe.model.record import Record
 from icefloe.packing.splits import possible_split
@@ -104,7 +104,7 @@ class JobOptions(Record, frozen=True):
         progress: Whether to show a progress bar; by default in terminals and notebooks.
     """
 
-    branch: str = "main"
+    branch: str = MAIN
     message: str | None = None
     metadata: dict[str, Any] | None = None
     rebase: bool = True

@@ -28,8 +28,7 @@ from icefloe.arrays.grid import (
     whole,
 )
 from icefloe.errors import InvalidInputError
-from icefloe.formats.port import MAIN
-from icefloe.model import paths
+from icefloe.model import MAIN, paths
 from icefloe.model.record import Record
 from icefloe.repository import Repository
 from icefloe.session import Session

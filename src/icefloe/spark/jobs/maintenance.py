@@ -14,7 +14,7 @@ import msgspec
 from icefloe.engine.operation_log import OperationLog
 from icefloe.engine.retention.collection import GCSummary, collect_garbage
 from icefloe.engine.retention.marking import DEFAULT_LIMITS
-from icefloe.formats.port import MAIN
+from icefloe.model import MAIN
 from icefloe.model.array_choice import chosen_arrays
 from icefloe.spark.engine.job import Job, JobOptions, JobPlan
 from icefloe.spark.engine.worker import SessionSpec
@@ -176,7 +176,7 @@ def rewrite_manifests(
     repository: Repository | str,
     message: str = "rewrite manifests",
     *,
-    branch: str = "main",
+    branch: str = MAIN,
 ) -> DataFrame:
     """Pack and split all manifests of a branch again: `Repository.rewrite_manifests`.
 
@@ -204,7 +204,7 @@ def rewrite_data_files(
     repository: Repository | str,
     message: str = "compact chunk files",
     *,
-    branch: str = "main",
+    branch: str = MAIN,
     arrays: str | Iterable[str] | None = None,
     pack_bytes: int | None = None,
     small_file_bytes: int | None = None,
@@ -267,7 +267,7 @@ def rewrite_data_files(
 def materialize(
     spark: SparkSession,
     repository: Repository | str,
-    branch: str = "main",
+    branch: str = MAIN,
     *,
     arrays: str | Iterable[str] | None = None,
     region: Mapping[str, slice] | None = None,

@@ -19,6 +19,7 @@ from icefloe.config.safe_yaml import ExponentLoader, line_of, yaml_tree
 from icefloe.errors import InvalidInputError
 from icefloe.ingest.parsers.detection import FileFormat
 from icefloe.ingest.policies import DuplicatePolicy, FlippedPolicy
+from icefloe.model import MAIN
 from icefloe.model.moments import parse_age
 from icefloe.model.record import Record
 from icefloe.spark.publishing.expectations import AnyExpectation
@@ -48,7 +49,7 @@ class PipelineTarget(_FilePart, frozen=True, kw_only=True):
 
     repository: str
     """Its URL or path."""
-    branch: str = "main"
+    branch: str = MAIN
     create: bool = False
     """Whether to create the repository if there is none."""
     containers: Sequence[str] = ()
@@ -107,7 +108,7 @@ class CopyStep(_Step, frozen=True, kw_only=True, tag="copy"):
 
     source: str
     """URL or path of a repository."""
-    version: str = "main"
+    version: str = MAIN
     """Which version of it: a branch, a tag or a snapshot id."""
     group: str = "/"
     variables: Names | None = None

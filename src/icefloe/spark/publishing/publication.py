@@ -25,7 +25,7 @@ from icefloe.errors import (
     RefNotFoundError,
 )
 from icefloe.html_tables import Report
-from icefloe.model import paths
+from icefloe.model import MAIN, paths
 from icefloe.model.ids import SnapshotId
 from icefloe.spark.publishing.validating import validate
 from icefloe.spark.publishing.validation_report import ValidationReport
@@ -80,7 +80,7 @@ def publish(
     expectations: Sequence[Expectation],
     *,
     staging: str,
-    target: str = "main",
+    target: str = MAIN,
     functions: Functions | None = None,
     rebase: bool = True,
     quarantine: str | None = None,

@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from icefloe.arrays.grid import suitable_task_bytes
+from icefloe.model import MAIN
 from icefloe.model.record import Record
 from icefloe.spark.engine.runner import parallelism, run_tasks
 from icefloe.spark.engine.tasks import TaskOutput
@@ -41,7 +42,7 @@ def validate(
     repository: Repository | str,
     expectations: Sequence[Expectation],
     *,
-    version: str = "main",
+    version: str = MAIN,
     functions: Functions | None = None,
     block_bytes: int = BLOCK_BYTES,
     task_bytes: int | None = None,

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 from icefloe.errors import InvalidInputError, NodeNotFoundError, RefNotFoundError
+from icefloe.model import MAIN
 from icefloe.model.bounded_text import shortened
 from icefloe.model.record import Record
 from icefloe.spark.tables.read_table import TableChoice, frame_of
@@ -93,7 +94,7 @@ class RegisteredTable(Record, frozen=True, eq=False):
     @property
     def branch(self) -> str:
         """The branch that statements write to."""
-        return self.choice.selector.branch or "main"
+        return self.choice.selector.branch or MAIN
 
     def has_arrays(self, session: SessionPort | None = None) -> bool:
         """Whether there is anything to read; a table that was only declared has no arrays yet."""
@@ -195,7 +196,7 @@ def written_branch(target: NamedTable) -> str:
             f"statements change the tip of a branch; write to {target.table.name} or "
             f"{target.table.name}.branch_…"
         )
-    return selector.branch or "main"
+    return selector.branch or MAIN
 
 
 def check_location(url: str, locations: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ from icefloe.errors import (
     NodeNotFoundError,
     RefNotFoundError,
 )
-from icefloe.model import paths
+from icefloe.model import MAIN, paths
 from icefloe.model.bounded_text import shortened
 from icefloe.repository import Repository
 from icefloe.spark.engine.job import Job, JobOptions
@@ -201,7 +201,7 @@ class Changes:
             self._check_declared(create, request.dims)
         is_new = location.provider is None and not Repository.exists(location.url)
         repository = Repository.create(location.url) if is_new else location.open()
-        branch = options.text("branch") or "main"
+        branch = options.text("branch") or MAIN
         settings: dict[str, Any] = {
             "dims": request.dims,
             "append_dim": request.append_dim,

@@ -9,7 +9,7 @@ import msgspec
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition, WriterCommitMessage
 
 from icefloe.errors import InvalidInputError
-from icefloe.formats.port import MAIN
+from icefloe.model import MAIN
 from icefloe.spark.tables.arrow_types import arrow_schema, conform
 from icefloe.spark.tables.change_rows import change_batches
 from icefloe.spark.tables.tickets import ChangeTicket, PinnedSnapshot, ScanTicket

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from icefloe.formats.port import MAIN
+from icefloe.model import MAIN
 from icefloe.spark.engine.transactions import Transaction
 from icefloe.spark.engine.worker import SessionSpec
 from icefloe.spark.tables.arrow_types import arrow_schema
