@@ -7,12 +7,14 @@ import importlib
 import inspect
 import pickle
 import pkgutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import icefloe
 from icefloe import errors
+from icefloe.cli import command
 from icefloe.errors import ErrorKind, IcefloeError
 
 if TYPE_CHECKING:
@@ -84,3 +86,14 @@ def test_errors_can_be_caught_as_the_builtin_that_callers_expect() -> None:
     assert issubclass(errors.NotFoundError, KeyError)
     assert issubclass(errors.InvalidInputError, ValueError)
     assert issubclass(errors.RebaseFailedError, errors.ConflictError)
+
+
+def test_the_library_still_gives_the_advice_that_commands_reword() -> None:
+    package = Path(icefloe.__path__[0])
+    texts = "".join(
+        path.read_text(encoding="utf-8")
+        for path in package.rglob("*.py")
+        if not path.is_relative_to(package / "cli")
+    )
+    for advice in (*command._OF_PYTHON, "there is a tag of that name: pass tag="):
+        assert advice in texts

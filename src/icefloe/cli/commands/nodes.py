@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -123,7 +122,9 @@ def _described(session: SessionPort, node: Node, *, sizes: bool) -> dict[str, An
 
 
 def _array_facts(session: SessionPort, node: Node, *, sizes: bool) -> Facts:
-    document = json.loads(session.tree.document(node.path) or b"{}")
+    from icefloe.engine.port import parsed_document
+
+    document = parsed_document(session.tree, node.path)
     data = _described(session, node, sizes=sizes) | {
         "fill_value": document.get("fill_value"),
         "codecs": document.get("codecs"),
