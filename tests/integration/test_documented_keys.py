@@ -90,7 +90,7 @@ class RecordedStorage(ClockedStorage):
         return super()._run(verb, key, act)
 
 
-def use_every_feature(storage: RecordedStorage, how: dict[str, Any], folder: Path) -> None:
+def use_every_feature(storage: RecordedStorage, how: dict[str, Any], folder: Path) -> Repository:
     config = RepositoryConfig(inline_chunk_threshold_bytes=8, inline_attributes_threshold_bytes=50)
     config.set_virtual_chunk_container(
         VirtualChunkContainer(f"{folder.as_uri()}/", icefloe.local_filesystem_store(str(folder)))
@@ -107,6 +107,7 @@ def use_every_feature(storage: RecordedStorage, how: dict[str, Any], folder: Pat
     repo.config.inline_chunk_threshold_bytes = 16
     repo.save_config()
     maintain(repo, storage)
+    return repo
 
 
 def write_arrays(repo: Repository) -> None:
@@ -176,11 +177,13 @@ def test_every_key_is_documented(name: str, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     storage = RecordedStorage(tmp_path / "repo")
     how = EVERY_FORMAT[name]
-    use_every_feature(storage, how, tmp_path / "data")
+    repo = use_every_feature(storage, how, tmp_path / "data")
+    copy = RecordedStorage(tmp_path / "copy")
+    repo.migrate(copy, **({"generation": "repository"} | how))
     forms = documented(how.get("generation", "repository"), how.get("spec_version"))
     kinds = {
         key: [what for what, form in forms.items() if re.fullmatch(form, key)]
-        for key in storage.written
+        for key in storage.written | copy.written
     }
     assert sorted(key for key, found in kinds.items() if not found) == []
     assert {key: found for key, found in kinds.items() if len(found) > 1} == {}

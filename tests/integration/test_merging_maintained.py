@@ -16,7 +16,7 @@ from icefloe.errors import RebaseFailedError, SnapshotNotFoundError
 from icefloe.storage.forwarding import ForwardingStorage
 from tests.builders import commit_edit, new_repository
 from tests.documents import array, group, set_chunks
-from tests.formats import GENERATIONS
+from tests.formats import ALL_GENERATIONS
 from tests.integration.maintained import DAY, HOUR, NATIVE, PACKED, fill, make, values, wait
 from tests.integration.test_merging_again import contents, do, lasting_steps
 
@@ -235,7 +235,7 @@ def test_a_merge_whose_start_was_collected_is_refused(is_kept: bool) -> None:
     assert values(repo, branch="main") == [3, 0, 5, 0]
 
 
-@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("generation", ALL_GENERATIONS)
 def test_what_expired_is_not_in_a_copy(generation: str) -> None:
     """There, the first snapshot looks like what both have in common."""
     repo = parted()

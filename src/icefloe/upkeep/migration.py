@@ -225,8 +225,7 @@ class _Migration:
             self._copy_attributes(present[ObjectKind.ATTRIBUTES])
         self._copy_snapshots(present)
         config = self._config()
-        if not self._format.is_official:
-            self._copy_cuts()
+        self._copy_cuts()
         if config is not None and not self._format.make_config(self._target).is_with_refs:
             self._copy_config(config)
         self._target.sync()
