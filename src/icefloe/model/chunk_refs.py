@@ -128,6 +128,17 @@ class StringColumn:
         data, ends = gather_bytes(self.data, self.starts()[rows], self.ends[rows])
         return type(self)(data, ends)
 
+    def rows_with(self, text: str) -> npt.NDArray[np.intp]:
+        """The rows that hold a string, without an object per string."""
+        expected = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
+        starts = self.starts()
+        rows = np.flatnonzero(self.ends - starts == len(expected))
+        places = starts[rows, None] + np.arange(len(expected), dtype=np.uint64)
+        is_equal: npt.NDArray[np.bool_] = np.all(
+            np.frombuffer(self.data, dtype=np.uint8)[places] == expected, axis=1
+        )
+        return rows[is_equal]
+
     def slice(self, start: int, stop: int) -> Self:
         """Consecutive rows."""
         if start == 0 and stop == len(self.ends):

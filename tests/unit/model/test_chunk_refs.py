@@ -91,6 +91,9 @@ def test_string_columns(strings: list[str], data: st.DataObject) -> None:
         rows = data.draw(st.lists(st.integers(0, len(strings) - 1)))
         taken = column.take(np.array(rows, dtype=np.intp))
         assert taken.tolist() == [strings[row] for row in rows]
+    for text in (*strings, "", "a"):
+        rows_with = [row for row, each in enumerate(strings) if each == text]
+        assert column.rows_with(text).tolist() == rows_with
 
 
 def test_a_file_that_is_listed_twice_is_listed_once() -> None:

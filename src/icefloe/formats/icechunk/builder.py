@@ -15,9 +15,10 @@ import numpy as np
 from icefloe.errors import InvalidInputError
 from icefloe.formats.icechunk.container import IDENTIFIER, MAX_LARGE_BODY_BYTES
 from icefloe.formats.icechunk.tables import copy_slices, distinct
+from icefloe.model.chunk_refs import StringColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -161,10 +162,10 @@ class Builder:
         places += self.append(out)
         return places
 
-    def texts(self, strings: Sequence[str]) -> Positions:
+    def texts(self, strings: Iterable[str]) -> Positions:
         """Add strings; returns where each is."""
-        pieces = [text.encode() for text in strings]
-        return self.slices(b"".join(pieces), np.cumsum([len(piece) for piece in pieces]))
+        column = StringColumn.of(strings)
+        return self.slices(column.data, column.ends)
 
     def blobs(self, pieces: Sequence[bytes]) -> Positions:
         """Add vectors of bytes; returns where each is."""

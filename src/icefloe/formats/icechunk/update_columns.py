@@ -259,15 +259,18 @@ class UpdateColumns(Record, frozen=True, eq=False):
         for row in self._rows_of(branch):
             yield int(self.updated_at[row]), self.update(row)
 
-    def _rows_of(self, branch: str) -> Iterator[int]:
+    def _rows_of(self, branch: str) -> list[int]:
         reach = _REACH[self.kinds]
-        for row in np.flatnonzero(reach).tolist():
-            if reach[row] > 1 or self.names[row] == branch:
-                yield row
+        concerned = reach > 1
+        named = self.names.rows_with(branch)
+        concerned[named] |= reach[named] > 0
+        rows: list[int] = np.flatnonzero(concerned).tolist()
+        return rows
 
     def last_move(self, branch: str) -> int | None:
         """When the newest of these was made; None if none is listed."""
-        return next((int(self.updated_at[row]) for row in self._rows_of(branch)), None)
+        rows = self._rows_of(branch)
+        return int(self.updated_at[rows[0]]) if rows else None
 
     # --- successors
 
