@@ -20,6 +20,7 @@ from unittest import mock
 
 import pytest
 
+import icefloe
 from scripts import list_requirements
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = str(Path(icefloe.__file__).parent)
 PROPERTY = "generations touched"
 SOURCES = {"R0": "dataset", "R3": "store", "R1": "repository", "R2": "repository"}
 """The generation that each specification describes; spec 004 holds for all of them."""
@@ -110,7 +112,8 @@ def _is_own_call(frame: FrameType, generation: str) -> bool:
         name = code.co_name
         if _FOLDERS[code.co_filename] not in {"", generation}:
             return False
-        if name == "_main_tip" or (name == "<module>" and "/icefloe/" in code.co_filename):
+        is_import = name == "<module>" and code.co_filename.startswith(PACKAGE)
+        if name == "_main_tip" or is_import:
             return False
         outer = outer.f_back
     return True

@@ -249,7 +249,8 @@ def collect_nothing(scene: Scene) -> Prepared:
 
 def collect_garbage(scene: Scene) -> Prepared:
     storage, repo = scene.open()
-    repo.expire_snapshots(keep_last=5)
+    with storage.counting():  # waits for what expiry deletes in the background
+        repo.expire_snapshots(keep_last=5)
     return Prepared(storage, lambda: repo.garbage_collect(timedelta(0)))
 
 

@@ -39,7 +39,7 @@ from icefloe.model.chunk_refs import InlineRef
 from icefloe.model.manifest import ArrayChunks
 from icefloe.packing.tiles import Tiling
 from tests.documents import array, group
-from tests.formats import FORMATS, OFFICIAL_FORMATS
+from tests.formats import FORMATS, OFFICIAL_FORMATS, records_moves
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -436,6 +436,7 @@ class PackingMachine(RuleBasedStateMachine):
         self.storage = icefloe.in_memory_storage()
         self.configure(some_config(chance, self.split_share))
         repo = icefloe.Repository.create(self.storage, self.repository_config(), **how)
+        self.can_move = records_moves(repo)
         session = repo.writable_session("main")
         session.tree.set_document("/", group())
         session.tree.set_document("/g", group())
@@ -565,7 +566,7 @@ class PackingMachine(RuleBasedStateMachine):
     def move_array(self, chance: Random) -> None:
         path, _ = self.some_array(chance)
         goal = chance.choice(self.places)
-        if goal not in self.model:
+        if goal not in self.model and self.can_move:
             self.session.move(path, goal)
             self.model[goal] = self.model.pop(path)
 
