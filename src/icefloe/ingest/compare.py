@@ -167,8 +167,10 @@ def _properties(
 
 def _decoded_type(everywhere: Everywhere) -> np.dtype[Any] | None:
     """The type that holds the decoded numbers of all files, as xarray's concat chooses it."""
-    kinds = [numpy_type(each.document).newbyteorder("=") for each in everywhere.distinct]
-    return np.result_type(*kinds) if all(kind.kind in "iuf" for kind in kinds) else None
+    kinds = [numpy_type(each.document) for each in everywhere.distinct]
+    if not all(kind.kind in "iuf" for kind in kinds):
+        return None
+    return np.result_type(*(kind.newbyteorder("=") for kind in kinds))
 
 
 def _does_not_fit(name: str, everywhere: Everywhere, decoded: np.dtype[Any]) -> list[Difference]:
