@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from icefloe.ingest.axes import in_units_of, is_time
-from icefloe.ingest.parsed import array_document, chunk_shape_of, numpy_type
+from icefloe.ingest.headers import retyped_document
+from icefloe.ingest.parsed import numpy_type
 from icefloe.ingest.plan import EXISTING, Difference
 from icefloe.model.record import Record
 
@@ -69,7 +70,7 @@ def compare_variable(
     """Compare a variable of all files that have it."""
     everywhere = Everywhere({**({EXISTING: old} if old is not None else {}), **headers})
     first = next(iter(everywhere.headers.values()))
-    decoded = _decoded_type(everywhere) if is_virtual and policies.decode else None
+    decoded = _common_type(everywhere) if is_virtual and policies.decode else None
     differences = _properties(
         name, everywhere, policies, is_virtual=is_virtual, moving=moving, decoded=decoded
     )
@@ -88,8 +89,8 @@ def compare_variable(
         differences.append(Difference(name, "type of values", kinds, hint=hint))
     attributes, remarks = _attributes(name, everywhere, policies, is_virtual=is_virtual)
     document = {**first.document, "attributes": attributes}
-    if decoded is not None and not differences:
-        document |= _type_and_fill_value(decoded, document)
+    if decoded is not None and decoded != numpy_type(document) and not differences:
+        document = retyped_document(document, decoded)
     return Compared(
         document=document,
         dims=first.dims,
@@ -149,7 +150,7 @@ def _properties(
     elif is_virtual or not policies.tolerance or not _are_floats(everywhere):
         is_stored = not is_virtual
         packed = any("scale_factor" in each.attributes for each in everywhere.distinct)
-        numbers = is_virtual and _decoded_type(everywhere) is not None
+        numbers = is_virtual and _common_type(everywhere) is not None
         hint = policies.advice_to_decode(is_stored=is_stored) if packed or numbers else ""
         differences += _grouped(
             name, "data type", everywhere, lambda each: each.document["data_type"], hint=hint
@@ -165,7 +166,7 @@ def _properties(
     return differences
 
 
-def _decoded_type(everywhere: Everywhere) -> np.dtype[Any] | None:
+def _common_type(everywhere: Everywhere) -> np.dtype[Any] | None:
     """The type that holds the decoded numbers of all files, as xarray's concat chooses it."""
     kinds = [numpy_type(each.document) for each in everywhere.distinct]
     if not all(kind.kind in "iuf" for kind in kinds):
@@ -185,21 +186,6 @@ def _does_not_fit(name: str, everywhere: Everywhere, decoded: np.dtype[Any]) -> 
     return _grouped(
         name, "data type", everywhere, lambda each: each.document["data_type"], hint=hint
     )
-
-
-def _type_and_fill_value(dtype: np.dtype[Any], document: dict[str, Any]) -> dict[str, Any]:
-    """The part of a document that says how numbers of a type are stored."""
-    if numpy_type(document) == dtype:
-        return {}
-    fresh = array_document(
-        shape=document["shape"],
-        dtype=dtype,
-        chunk_shape=chunk_shape_of(document),
-        dims=document.get("dimension_names"),
-        attributes={},
-        fill_value=np.nan if dtype.kind == "f" else 0,
-    )
-    return {name: fresh[name] for name in ("data_type", "fill_value", "codecs")}
 
 
 def _codecs(variable: VariableHeader) -> list[dict[str, Any]]:

@@ -392,13 +392,18 @@ def _decoded_document(document: dict[str, Any]) -> dict[str, Any]:
     dtype = numpy_type(document)
     coding = coding_of(dtype, attributes)
     decoded = coding.number_type if dtype.kind in "iufc" else dtype
+    return retyped_document({**document, "attributes": remaining}, decoded)
+
+
+def retyped_document(document: dict[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
+    """The document of an array whose values are stored as another type."""
     fresh = array_document(
         shape=document["shape"],
-        dtype=decoded,
+        dtype=dtype,
         chunk_shape=chunk_shape_of(document),
         dims=document.get("dimension_names"),
-        attributes=remaining,
-        fill_value=np.nan if decoded.kind == "f" else decoded.type(),
+        attributes=document.get("attributes") or {},
+        fill_value=np.nan if dtype.kind == "f" else dtype.type(),
     )
     return {**document, **fresh}
 
