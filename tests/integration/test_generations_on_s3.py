@@ -16,6 +16,8 @@ from icefloe.storage.port import Capabilities, ObjectVersion
 from icefloe.testing.generations import make, picture
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from icefloe.storage.port import BytesLike
     from tests.endpoints.fixtures import S3Endpoint
 
@@ -60,8 +62,29 @@ class Careless(ForwardingStorage):
 def test_a_store_that_swaps_carelessly_is_refused(generation: str, monkeypatch: Any) -> None:
     monkeypatch.setattr(probe._passed_replace, "locations", set())
     storage = Careless(icefloe.in_memory_storage())
-    if generation == "store":  # R3-38: needs no swap
+    if generation == "store":
         Repository.create(storage, generation=generation)
         return
     with pytest.raises(UnsafeStorageError, match="If-Match"):
         Repository.create(storage, generation=generation)
+
+
+class WithoutSwaps(ForwardingStorage):
+    """A store that can only create files that do not exist."""
+
+    def replace(self, key: str, data: BytesLike, expected: ObjectVersion | None) -> ObjectVersion:
+        raise AssertionError(f"swapped {key} for {len(data)} bytes: {expected}")
+
+
+def test_a_store_only_creates_references(tmp_path: Path) -> None:  # R3-38
+    for storage in (icefloe.in_memory_storage(), icefloe.local_filesystem_storage(tmp_path / "r")):
+        repo = make(WithoutSwaps(storage), {"generation": "store"})
+        session = repo.writable_session("main")
+        session.tree.set_chunk("/b", (0,), b"new")
+        tip = session.commit("one chunk")
+        repo.create_branch("other", tip)
+        repo.create_tag("v1", tip)
+        repo.reset_branch("main", repo.lookup_snapshot(tip).parent_id)
+        repo.delete_branch("other")
+        assert repo.list_branches() == {"main"}
+        assert Repository.open(storage).lookup_tag("v1") == tip

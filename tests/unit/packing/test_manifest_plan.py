@@ -204,6 +204,19 @@ def test_the_smallest_arrays_overflow_first_from_a_set_of_numbers() -> None:  # 
     assert contents(plan) == [("default", ["a", "b", "c", "d"]), ("pairs", ["e", "f"])]
 
 
+def test_a_set_of_numbers_has_so_many_arrays_in_each_manifest() -> None:  # R4-24
+    pairs = ManifestSet(name="pairs", arrays_per_manifest=2, cardinality=None)
+    config = ChunkManifests(
+        sets=(pairs, ManifestSet(name="default")), rules=(ManifestRule(target="pairs", path=".*"),)
+    )
+    plan = planned([item(name, 1) for name in "abcde"], config.complete())
+    assert [(m.set_name, len(m.items)) for m in plan.manifests] == [
+        ("pairs", 2),
+        ("pairs", 2),
+        ("pairs", 1),
+    ]
+
+
 def test_packing_by_number_mixes_large_and_small() -> None:  # R4-71 to R4-73
     sizes = {name: size for size, name in enumerate("abcdefg")}
     bins = pack_by_number("abcdefg", 2, lambda n: sizes[n])
