@@ -26,6 +26,7 @@ from icefloe.errors import (
     SessionStateError,
 )
 from icefloe.session import Session
+from icefloe.testing.requests import FarStorage
 from tests.builders import commit_edit, new_repository
 from tests.documents import array, commit_attribute, group, make_tree, node_paths
 from tests.formats import how
@@ -853,15 +854,16 @@ def test_another_repository_in_place_of_this_one_stays(
     assert chunks(opened) == chunks(other)
 
 
+@pytest.mark.parametrize("is_far", [False, True], ids=["near", "far"])
 @pytest.mark.parametrize("what", ["merge", "cherry_pick", "revert"])
 def test_another_repository_of_which_the_branch_has_only_the_first_snapshot_stays(
-    what: str, monkeypatch: pytest.MonkeyPatch
+    what: str, is_far: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every repository has this snapshot, so that it tells none from another."""
     storage = icefloe.in_memory_storage()
 
     def start() -> Repository:
-        made = Repository.create(storage, **how())
+        made = Repository.create(FarStorage(storage) if is_far else storage, **how())
         made.create_branch("work", made.lookup_branch("main"))
         commit(made, "work", lambda session: session.tree.set_document("/work", group()), "of work")
         return made
