@@ -48,7 +48,7 @@ def nothing(*_: Any, **__: Any) -> None:
 def no_pins(patch: pytest.MonkeyPatch) -> None:
     def take(self: pins.SnapshotLease) -> None:
         for snapshot_id in self._claimed:
-            self._check_exists(snapshot_id)
+            pins.check_snapshot(self._storage, self._layout, snapshot_id)
 
     patch.setattr(pins.SnapshotLease, "begin", nothing)
     patch.setattr(pins.SnapshotLease, "take", take)

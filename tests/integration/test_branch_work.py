@@ -26,6 +26,7 @@ from icefloe.errors import (
     SessionStateError,
 )
 from icefloe.session import Session
+from icefloe.testing.requests import FarStorage
 from tests.builders import commit_edit, new_repository
 from tests.documents import array, commit_attribute, group, make_tree, node_paths
 from tests.formats import how
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from icefloe.changes.conflicts import Conflict, Sides
+    from icefloe.storage.port import Storage
 
 
 pytestmark = pytest.mark.usefixtures("each_generation")
@@ -801,6 +803,24 @@ def test_a_merge_equals_the_merge_of_dictionaries(
 # --- a repository that is deleted, and created again in its place
 
 
+def replaced_before_a_commit(
+    storage: Storage, start: Callable[[], Repository], monkeypatch: pytest.MonkeyPatch
+) -> list[Repository]:
+    """Have the repository replaced when the next commit is written; the list gets the new one."""
+    others: list[Repository] = []
+
+    def write_commit(*arguments: Any, **named: Any) -> Any:
+        if not others:
+            storage.delete_many([info.key for info in storage.list("")])
+            others.append(start())
+        return original(*arguments, **named)
+
+    original = write.write_commit
+    for module in (commits, merge):
+        monkeypatch.setattr(module, "write_commit", write_commit)
+    return others
+
+
 @pytest.mark.parametrize("what", ["merge", "cherry_pick", "revert", "squash"])
 def test_another_repository_in_place_of_this_one_stays(
     what: str, monkeypatch: pytest.MonkeyPatch
@@ -818,17 +838,7 @@ def test_another_repository_in_place_of_this_one_stays(
         return made, picked, before
 
     repository, picked, before = start(b"\x01" * 4)
-    others: list[Repository] = []
-
-    def write_commit(*arguments: Any, **named: Any) -> Any:
-        if not others:
-            storage.delete_many([info.key for info in storage.list("")])
-            others.append(start(b"\x02" * 4)[0])
-        return original(*arguments, **named)
-
-    original = write.write_commit
-    for module in (commits, merge):
-        monkeypatch.setattr(module, "write_commit", write_commit)
+    others = replaced_before_a_commit(storage, lambda: start(b"\x02" * 4)[0], monkeypatch)
     calls: dict[str, Callable[[], str]] = {
         "merge": lambda: repository.merge("work", "main"),
         "cherry_pick": lambda: repository.cherry_pick(picked, branch="main"),
@@ -842,3 +852,35 @@ def test_another_repository_in_place_of_this_one_stays(
     opened = Repository.open(storage)
     assert opened.lookup_branch("main") == other.lookup_branch("main")
     assert chunks(opened) == chunks(other)
+
+
+@pytest.mark.parametrize("is_far", [False, True], ids=["near", "far"])
+@pytest.mark.parametrize("what", ["merge", "cherry_pick", "revert"])
+def test_another_repository_of_which_the_branch_has_only_the_first_snapshot_stays(
+    what: str, is_far: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every repository has this snapshot, so that it tells none from another."""
+    storage = icefloe.in_memory_storage()
+
+    def start() -> Repository:
+        made = Repository.create(FarStorage(storage) if is_far else storage, **how())
+        made.create_branch("work", made.lookup_branch("main"))
+        commit(made, "work", lambda session: session.tree.set_document("/work", group()), "of work")
+        return made
+
+    repository = start()
+    picked = repository.lookup_branch("work")
+    others = replaced_before_a_commit(storage, start, monkeypatch)
+    calls: dict[str, Callable[[], str]] = {
+        "merge": lambda: repository.merge("work", "main", fast_forward=False),
+        "cherry_pick": lambda: repository.cherry_pick(picked, branch="main"),
+        "revert": lambda: repository.revert(picked, branch="work"),
+    }
+    with pytest.raises(IcefloeError):
+        calls[what]()
+    (other,) = others
+    opened = Repository.open(storage)
+    for branch in ("main", "work"):
+        entries = [(each.id, each.message) for each in opened.ancestry(branch=branch)]
+        assert entries == [(each.id, each.message) for each in other.ancestry(branch=branch)]
+    assert not opened.verify().problems

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 import zarr
 
+import icefloe
 from icefloe import ConflictDetector, Repository
 from icefloe.engine.retention import background, leases
 from icefloe.engine.retention.leases import LeaseFiles
-from icefloe.errors import InvalidInputError, SessionStateError
+from icefloe.errors import InvalidInputError, SessionStateError, StoragePermissionError
+from icefloe.testing.clock import ClockedStorage
 from tests.integration.maintained import DAY, HOUR, clock, fill, make, names, values, wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from icefloe.session import TreeSession
 
@@ -255,3 +257,49 @@ def test_the_thread_renews_as_long_as_the_lease_lives(monkeypatch: pytest.Monkey
     assert any(method() is None for *_, method in background._timer._due[:waiting])
     background._timer._purge()
     assert all(method() is not None for *_, method in background._timer._due)
+
+
+class Permanent(ClockedStorage):
+    """One from which the caller may not delete."""
+
+    may_delete = False
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        if not self.may_delete:
+            raise StoragePermissionError("deleting is not allowed")
+        super().delete_many(keys)
+
+
+def test_only_collections_need_the_permission_to_delete(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed = [0.0]
+    monkeypatch.setattr(leases, "seconds_awake_or_asleep", lambda: passed[0])
+    storage = Permanent(icefloe.in_memory_storage())
+    repo = make(storage=storage)
+    repo.create_branch("work", fill(repo, 1))
+    fill(repo, 2, "work", slice(0, 2))
+    fill(repo, 3, "main", slice(2, 4))
+    repo.merge("work", "main")
+    repo.create_tag("v1", repo.lookup_branch("main"))
+    repo.reset_branch("work", repo.lookup_branch("main"))
+    repo.compact(branch="main")
+    with repo.lease(holder="a job"):
+        fill(repo, 4)
+    repo.delete_branch("work")
+    session = repo.writable_session("main")
+    write(session, 4)
+    for _ in range(4):
+        wait(repo, HOUR / 4)
+        passed[0] += HOUR.total_seconds() / 4
+        session.publication.lease._keep()  # what the thread does
+    session.commit("after an hour")
+    wait(repo, DAY)
+    assert repo.expire_snapshots(keep_last=1)
+    assert values(repo, branch="main") == [4, 4, 4, 4]
+    with pytest.raises(StoragePermissionError):
+        repo.garbage_collect(HOUR)
+    assert repo.verify().is_clean
+    storage.may_delete = True
+    wait(repo, DAY)
+    assert repo.garbage_collect(HOUR).snapshots_deleted
+    assert not names(repo, "maintenance/leases")
+    assert values(repo, branch="main") == [4, 4, 4, 4]

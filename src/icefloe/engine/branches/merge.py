@@ -20,14 +20,17 @@ from icefloe.engine.commit.write import write_commit
 from icefloe.engine.history.merge_base import find_merge_base
 from icefloe.engine.history.net_difference import net_difference
 from icefloe.engine.retention.branch_moves import retry_on_conflict
-from icefloe.engine.retention.pins import pinned_during
+from icefloe.engine.retention.pins import check_snapshot, pinned_during
 from icefloe.errors import SessionStateError
+from icefloe.model.ids import FIRST_SNAPSHOT_ID
 from icefloe.model.snapshot import merged_mark
 from icefloe.objects.snapshot_chunks import SnapshotChunks
 from icefloe.storage.concurrency import together
 from icefloe.storage.probe import ensure_conditional_writes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from icefloe.changes.change_set import ChangeSet
     from icefloe.changes.conflicts import ConflictSolver
     from icefloe.engine.branches.commits import Committer
@@ -144,6 +147,9 @@ def _commit_difference(
     """
     context = committer.context
     ensure_conditional_writes(context.storage)
+    # The commit refers to chunk files of a snapshot that nothing else may reach. Every repository
+    # has the first one, and no collection deletes it: the other one shows which repository it is.
+    pinned = base if after.id == FIRST_SNAPSHOT_ID else after
 
     @cache
     def difference() -> ChangeSet:
@@ -166,15 +172,23 @@ def _commit_difference(
 
         return together(context.storage, ours, lambda: net_difference(context.history, base, head))
 
+    def checks(tip: LiveTip) -> list[Callable[[], None]]:
+        """That the repository was not replaced by another one after `pinned` was pinned."""
+        checks: list[Callable[[], None]] = [partial(context.refs.check_same_repository, tip)]
+        if tip.snapshot_id == FIRST_SNAPSHOT_ID:
+            layout = context.format.layout
+            checks.append(partial(check_snapshot, context.storage, layout, pinned.id))
+        return checks
+
     def attempt() -> str:
         nonlocal seen
         tip, seen = seen or live_tip(context.refs, branch), None
-        # The commit refers to chunk files of a snapshot that nothing else may reach. Announcements
-        # are read after the tip: a collection that starts later re-publishes the branch.
+        # Announcements are read after the tip: a collection that starts later re-publishes the
+        # branch.
         with pinned_during(
-            context.storage, context.format.layout, after.id, lambda: both_sides(tip)
+            context.storage, context.format.layout, pinned.id, lambda: both_sides(tip)
         ) as (ours, theirs):
-            return _commit_on_tip(committer, tip, base, ours, theirs, commit)
+            return _commit_on_tip(committer, tip, base, ours, theirs, commit, checks(tip))
 
     return retry_on_conflict(context.settings, attempt)
 
@@ -186,10 +200,11 @@ def _commit_on_tip(
     changes: ChangeSet,
     theirs: TransactionLog,
     commit: _Commit,
+    checks: Sequence[Callable[[], None]],
 ) -> str:
     """Rebase changes from a base to the tip of a branch and commit them; alters `changes`.
 
-    `theirs` is what changed from the base to the tip.
+    `theirs` is what changed from the base to the tip; `checks` run before the snapshot is written.
 
     Raises:
         ConflictError: If the branch moved.
@@ -223,7 +238,7 @@ def _commit_on_tip(
         commit.message,
         context.settings,
         new_nodes=NodeOrigin.OTHER_BRANCH,
-        checks=[partial(context.refs.check_same_repository, tip)],
+        checks=checks,
     )
     context.refs.publish(tip, snapshot)
     return str(snapshot.id)

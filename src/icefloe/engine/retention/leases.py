@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -251,13 +252,12 @@ class Lease:
         self._write()
         assert before is not None
         assert self.written_at is not None
-        previous = self._key(self._number - 1)
         if not self._had_previous:
             self._lapsed = True  # and a collection broke it
             return
         # No collection broke it, but one that read it in the meantime may have ignored it.
         self._lapsed |= self.written_at - before > self.lifetime
-        self._later(lambda: self._storage.delete_many([previous]))
+        self._later(partial(self._delete, self._number - 1))
 
     def _write(self) -> None:
         for _ in range(_MAX_WRITES):
@@ -323,10 +323,13 @@ class Lease:
             if self._number < 0 or self._released:
                 return
             self._released = True
-            try:
-                self._storage.delete_many([self._key(self._number)])
-            except IcefloeError as error:
-                logger.warning("lease %s was left behind: %s", self.id, error)
+            self._delete(self._number)
+
+    def _delete(self, number: int) -> None:
+        try:
+            self._storage.delete_many([self._key(number)])
+        except IcefloeError as error:
+            logger.warning("lease %s was left behind: %s", self.id, error)
 
     def release_later(self) -> None:
         """Release the lease without waiting for it, where that takes long."""

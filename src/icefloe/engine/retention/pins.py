@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from icefloe.engine.retention.announcements import running_collections
@@ -77,7 +78,8 @@ class SnapshotLease(Lease):
         try:
             self._refuse_announced()
             # Not at the same time: a collection deletes snapshots before its announcement.
-            each_at_once(self._storage, self._check_exists, self._claimed)
+            check = partial(check_snapshot, self._storage, self._layout)
+            each_at_once(self._storage, check, self._claimed)
         except BaseException:
             self.release()
             raise
@@ -91,13 +93,6 @@ class SnapshotLease(Lease):
         if self.is_broken():
             self.take()
 
-    def _check_exists(self, snapshot_id: SnapshotId) -> None:
-        if not is_there(self._storage, self._layout.snapshot(snapshot_id)):
-            raise SnapshotNotFoundError(
-                f"snapshot {snapshot_id} does not exist in {self._storage.location}",
-                str(snapshot_id),
-            )
-
     def _refuse_announced(self) -> None:
         claimed = set(map(str, self._claimed))
         for collection in running_collections(self._storage, self._time):
@@ -108,6 +103,14 @@ class SnapshotLease(Lease):
                     "snapshot",
                     snapshot_id,
                 )
+
+
+def check_snapshot(storage: Storage, layout: Layout, snapshot_id: SnapshotId) -> None:
+    """Raise SnapshotNotFoundError unless a snapshot exists."""
+    if not is_there(storage, layout.snapshot(snapshot_id)):
+        raise SnapshotNotFoundError(
+            f"snapshot {snapshot_id} does not exist in {storage.location}", str(snapshot_id)
+        )
 
 
 @contextlib.contextmanager
