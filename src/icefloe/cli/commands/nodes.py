@@ -30,18 +30,19 @@ def add_to(app: typer.Typer) -> None:
     """Add these commands."""
     command(
         app,
-        panel=HISTORY,
-        examples=["icefloe tree ./weather", "icefloe tree era5 /surface --version v1 --sizes"],
-    )(tree)
+        tree,
+        HISTORY,
+        "icefloe tree ./weather",
+        "icefloe tree era5 /surface --version v1 --sizes",
+    )
     command(
         app,
-        panel=HISTORY,
-        examples=[
-            "icefloe ls ./weather",
-            "icefloe ls era5 /surface",
-            "icefloe ls era5 /surface/t2m",
-        ],
-    )(ls)
+        ls,
+        HISTORY,
+        "icefloe ls ./weather",
+        "icefloe ls era5 /surface",
+        "icefloe ls era5 /surface/t2m",
+    )
 
 
 def tree(

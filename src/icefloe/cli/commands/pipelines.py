@@ -23,12 +23,11 @@ def add_to(app: typer.Typer) -> None:
     """Add this command."""
     command(
         app,
-        panel=DATA,
-        examples=[
-            "icefloe run pipeline.yaml --dry-run",
-            "icefloe run pipeline.yaml --remote sc://cluster:15002 --json",
-        ],
-    )(run)
+        run,
+        DATA,
+        "icefloe run pipeline.yaml --dry-run",
+        "icefloe run pipeline.yaml --remote sc://cluster:15002 --json",
+    )
 
 
 def run(

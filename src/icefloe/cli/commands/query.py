@@ -35,15 +35,12 @@ def add_to(app: typer.Typer) -> None:
     """Add this command."""
     command(
         app,
-        panel=DATA,
-        examples=[
-            "icefloe sql ./weather 'select avg(t2m) from data'",
-            (
-                "icefloe sql era5 'select time, max(t2m) from data group by time' "
-                '--where "lat > 60" --variable t2m --version v1'
-            ),
-        ],
-    )(sql)
+        sql,
+        DATA,
+        "icefloe sql ./weather 'select avg(t2m) from data'",
+        "icefloe sql era5 'select time, max(t2m) from data group by time' "
+        '--where "lat > 60" --variable t2m --version v1',
+    )
 
 
 def sql(

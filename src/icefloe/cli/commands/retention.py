@@ -12,7 +12,7 @@ from icefloe.cli.arguments import DryRun, Place, Yes
 from icefloe.cli.command import UPKEEP, command
 from icefloe.cli.output import Output
 from icefloe.cli.places import open_place
-from icefloe.cli.views import Column, Done, Facts, Records, View, id_column
+from icefloe.cli.views import Done, Facts, Records, View, commit_columns, commit_row
 from icefloe.errors import InvalidInputError
 from icefloe.model.moments import parse_age
 
@@ -28,17 +28,14 @@ def add_to(app: typer.Typer) -> None:
     """Add these commands."""
     command(
         app,
-        panel=UPKEEP,
-        examples=[
-            "icefloe expire ./weather --older-than 30d --keep-last 10 --dry-run",
-            "icefloe expire era5 --older-than 2026-01-31 --yes",
-        ],
-    )(expire)
+        expire,
+        UPKEEP,
+        "icefloe expire ./weather --older-than 30d --keep-last 10 --dry-run",
+        "icefloe expire era5 --older-than 2026-01-31 --yes",
+    )
     command(
-        app,
-        panel=UPKEEP,
-        examples=["icefloe gc ./weather --dry-run", "icefloe gc era5 --older-than 7d --yes"],
-    )(gc)
+        app, gc, UPKEEP, "icefloe gc ./weather --dry-run", "icefloe gc era5 --older-than 7d --yes"
+    )
 
 
 def expire(
@@ -86,17 +83,11 @@ def _expiring(repository: Repository, expired: set[str]) -> Records:
     """What would expire; only some of it has its message read, the newest of which is first."""
     infos = [repository.lookup_snapshot(each) for each in sorted(expired)[:_SHOWN]]
     infos.sort(key=lambda info: info.written_at, reverse=True)
-    rows: list[dict[str, Any]] = [
-        {"id": info.id, "written_at": info.written_at, "message": info.message} for info in infos
-    ]
+    rows = [commit_row(info) for info in infos]
     rows += [{"id": each} for each in sorted(expired)[_SHOWN:]]
     return Records(
         rows,
-        (
-            id_column("id", "expires"),
-            Column("written_at", "written"),
-            Column("message", "message", lambda text: wording.first_line(text or "")),
-        ),
+        commit_columns(id_title="expires"),
         "nothing expires",
         note="Tips of branches and tags stay readable, even if they are listed." if rows else "",
     )

@@ -19,9 +19,7 @@ from icefloe.errors import InvalidInputError
 
 def add_to(app: typer.Typer) -> None:
     """Add this command."""
-    command(app, panel=HISTORY, examples=["icefloe ui ./weather", "icefloe ui era5 --no-browser"])(
-        ui
-    )
+    command(app, ui, HISTORY, "icefloe ui ./weather", "icefloe ui era5 --no-browser")
 
 
 def ui(
