@@ -126,7 +126,7 @@ def set_value(
     key: Key,
     value: Annotated[
         str,
-        typer.Argument(metavar="VALUE", help="JSON, or else text.", show_default=False),
+        typer.Argument(metavar="VALUE", help="JSON; anything else is text.", show_default=False),
     ],
     yes: Yes = False,
     dry_run: DryRun = False,

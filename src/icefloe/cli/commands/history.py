@@ -119,10 +119,12 @@ def diff(
         str,
         typer.Argument(metavar="TO", help="The other version.", autocompletion=complete_version),
     ] = MAIN,
-    values: Annotated[bool, typer.Option("--values", help="Compare cells, too.")] = False,
+    values: Annotated[
+        bool, typer.Option("--values", help="Also compare the values of cells.")
+    ] = False,
     arrays: Arrays = None,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="End with 1 if anything differs.")
+        bool, typer.Option("--exit-code", help="Exit with status 1 if anything differs.")
     ] = False,
 ) -> View:
     """Show which arrays, groups and chunks differ between two versions, and by how much."""
@@ -231,7 +233,7 @@ def status(
         parts["leases"] = Records(
             [{"holder": lease.holder, "ends": lease.ends, "id": lease.id} for lease in leases],
             (Column("holder", "holder"), Column("ends", "ends")),
-            "no leases hold",
+            "no active leases",
         )
         parts["newest_operations"] = Records(
             [

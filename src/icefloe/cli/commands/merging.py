@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Side(StrEnum):
-    """Whose chunks win where both sides wrote one."""
+    """Whose chunk wins if both sides wrote it."""
 
     SOURCE = "source"
     TARGET = "target"
@@ -56,7 +56,7 @@ Prefer = Annotated[
     Side | None,
     typer.Option(
         "--prefer",
-        help="Whose chunks win where both sides wrote one; without it, that is a conflict.",
+        help="Whose chunk wins if both sides wrote it; a conflict by default.",
         show_default=False,
     ),
 ]
@@ -173,7 +173,7 @@ def squash(
     since: Annotated[
         str,
         typer.Argument(
-            metavar="SINCE", help="The last version that stays as it is.", show_default=False
+            metavar="SINCE", help="The last version to keep unchanged.", show_default=False
         ),
     ],
     message: Annotated[
@@ -224,7 +224,7 @@ def _moved(repository: Repository, branch: str, move: Callable[[], str], sentenc
     before = repository.lookup_branch(branch)
     snapshot_id = move()
     if snapshot_id == before:
-        sentence = f"Nothing to do, {branch} has it already"
+        sentence = f"Nothing to do: {branch} already has it"
     return _done(sentence, branch, snapshot_id)
 
 
@@ -234,7 +234,7 @@ def _done(sentence: str, branch: str, snapshot_id: str) -> Done:
 
 
 def _solver(prefer: Side | None, append: str | None) -> ConflictSolver | None:
-    """What decides conflicts; None leaves it to the library."""
+    """The solver of conflicts; None is the default of the library."""
     from icefloe.changes.conflicts import VersionSelection
     from icefloe.changes.solvers import AppendSolver, MergeSolver
 
@@ -250,7 +250,7 @@ def _solver(prefer: Side | None, append: str | None) -> ConflictSolver | None:
 
 
 def parse_properties(properties: Sequence[str] | None) -> dict[str, Any] | None:
-    """Properties of a commit from `KEY=VALUE`; values are JSON, or else text.
+    """Properties of a commit from `KEY=VALUE`; a value that is not JSON is text.
 
     >>> parse_properties(["run=7", "by=Ada"])
     {'run': 7, 'by': 'Ada'}
@@ -267,7 +267,7 @@ def parse_properties(properties: Sequence[str] | None) -> dict[str, Any] | None:
 
 
 def parse_value(text: str) -> Any:
-    """JSON, or else text as it is."""
+    """A value in JSON; any other text unchanged."""
     try:
         return json.loads(text)
     except ValueError:

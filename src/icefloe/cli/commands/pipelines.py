@@ -60,7 +60,7 @@ def run(
     if importlib.util.find_spec("pyspark") is None:
         raise InvalidInputError("pipelines need Spark: pip install 'icefloe[spark]'")
     if master is not None and remote is not None:
-        raise InvalidInputError("give --master or --remote, not both")
+        raise InvalidInputError("pass --master or --remote, not both")
     from icefloe.spark import load_pipeline, run_pipeline
     from icefloe.spark.publishing.pipeline_run import check_functions
 

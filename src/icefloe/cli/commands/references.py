@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from icefloe.engine.info import SnapshotInfo
     from icefloe.repository import Repository
 
-NewName = Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False)]
+NewName = Annotated[
+    str, typer.Argument(metavar="NAME", help="The new branch or tag.", show_default=False)
+]
 TagName = Annotated[str, typer.Argument(metavar="TAG", help="The tag.", show_default=False)]
 
 

@@ -1,4 +1,4 @@
-"""Commands that forget and delete: expire, gc."""
+"""Commands of retention: expire, gc."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from icefloe.repository import Repository
 
 _SHOWN = 20
-_AGE = "An age such as 30d, 12h or 2w, or a moment such as 2026-01-31T12:00Z."
+_AGE = "an age such as 30d, 12h or 2w, or a time such as 2026-01-31T12:00Z."
 
 
 def add_to(app: typer.Typer) -> None:
@@ -42,14 +42,15 @@ def expire(
     out: Output,
     place: Place,
     older_than: Annotated[
-        str | None, typer.Option("--older-than", help=f"What expires. {_AGE}", show_default=False)
+        str | None,
+        typer.Option("--older-than", help=f"Expire commits older than {_AGE}", show_default=False),
     ] = None,
     keep_last: Annotated[
         int | None,
         typer.Option(
             "--keep-last",
             min=1,
-            help="How many of the newest commits of each history stay at any age.",
+            help="How many of the newest commits of each history to retain, however old.",
             show_default=False,
         ),
     ] = None,
@@ -61,7 +62,7 @@ def expire(
 ) -> View:
     """Remove old commits from the history. `icefloe gc` then deletes what only they use."""
     if older_than is None and keep_last is None:
-        raise InvalidInputError("say what expires: give --older-than, --keep-last or both")
+        raise InvalidInputError("say what expires: pass --older-than, --keep-last or both")
     repository = open_place(place)
     options: dict[str, Any] = {
         "older_than": None if older_than is None else parse_age(older_than),
@@ -97,7 +98,7 @@ def gc(
     out: Output,
     place: Place,
     older_than: Annotated[
-        str, typer.Option("--older-than", help=f"Only delete objects of that age. {_AGE}")
+        str, typer.Option("--older-than", help=f"Only delete objects older than {_AGE}")
     ] = "1d",
     yes: Yes = False,
     dry_run: DryRun = False,

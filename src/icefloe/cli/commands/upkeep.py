@@ -64,7 +64,7 @@ def verify(
     place: Place,
     deep: Annotated[bool, typer.Option("--deep", help="Read the bytes of all chunks.")] = False,
 ) -> View:
-    """Check everything that branches and tags reach; ends with 1 if there are problems."""
+    """Check everything that branches and tags reach; exits with status 1 if there are problems."""
     repository = _open_damaged(place)
     with out.working("verifying"):
         report = repository.verify(deep=deep)
@@ -93,7 +93,7 @@ def repair(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> View:
-    """Verify, and repair what can be repaired without guessing; ends with 1 if problems remain."""
+    """Verify, and repair what needs no guess; exits with status 1 if problems remain."""
     repository = _open_damaged(place)
     with out.working("verifying"):
         report = repository.verify()

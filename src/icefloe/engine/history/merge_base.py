@@ -172,7 +172,7 @@ class _Search:
 def _gone(tips: tuple[SnapshotId, SnapshotId], base: SnapshotId | None) -> str:
     which = "the last commit that both have" if base is None else f"{base}, which both have last,"
     return (
-        f"cannot merge {tips[0]} into {tips[1]}: {which} has expired, so the "
-        "changes of each since then cannot be determined; apply single commits with cherry_pick, "
+        f"cannot merge {tips[0]} into {tips[1]}: {which} has expired and is gone, so "
+        "the changes since then cannot be determined; apply single commits with cherry_pick, "
         "and before you merge branches, expire only snapshots older than their common ancestor"
     )
