@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +13,7 @@ from icefloe.cli.output import Output
 from icefloe.cli.views import Done, View
 from icefloe.cli.wording import printable
 from icefloe.errors import InvalidInputError
+from icefloe.extras import require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,8 +57,7 @@ def run(
     nothing is published, and the exit code is 1. Run pipelines with functions from Python, with
     `icefloe.spark.run_pipeline`.
     """
-    if importlib.util.find_spec("pyspark") is None:
-        raise InvalidInputError("pipelines need Spark: pip install 'icefloe[spark]'")
+    require("icefloe run", "pyspark")
     if master is not None and remote is not None:
         raise InvalidInputError("pass --master or --remote, not both")
     from icefloe.spark import load_pipeline, run_pipeline
