@@ -1,8 +1,9 @@
-"""Zarr documents and small trees for tests that need no zarr, written through a session."""
+"""Zarr documents and small trees for tests that need no zarr, and the schemas of documents."""
 
 from __future__ import annotations
 
 import json
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -83,3 +84,10 @@ def chunks_of(session: TreeSession, path: str) -> dict[int, bytes]:
     """The initialised chunks of an array of one dimension."""
     places = session.tree.chunk_coords(path).tolist()
     return {row[0]: session.get_chunk(path, tuple(row)) or b"" for row in places}
+
+
+def json_schema(generation: str, name: str) -> dict[str, Any]:
+    """A JSON Schema of a specification, which the package includes verbatim."""
+    folder = resources.files(f"icefloe.formats.{generation}") / "schemas"
+    schema: dict[str, Any] = json.loads((folder / f"{name}.schema.json").read_bytes())
+    return schema

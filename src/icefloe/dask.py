@@ -93,7 +93,7 @@ def session_merge_reduction(
     merged = [
         da.reduction(  # type: ignore[no-untyped-call]
             array,
-            chunk=_session_of_block,
+            chunk=extract_session,
             aggregate=_merge_blocks,
             name="merge-sessions",
             split_every=split_every,
@@ -104,10 +104,6 @@ def session_merge_reduction(
         for array in arrays
     ]
     return merge_sessions(*compute(*merged, **compute_kwargs))  # type: ignore[no-untyped-call]
-
-
-def _session_of_block(block: Any, axis: Any = None, keepdims: Any = None) -> Any:
-    return extract_session(block, axis, keepdims)
 
 
 def _merge_blocks(blocks: Any, axis: Any = None, keepdims: Any = None) -> Any:  # noqa: ARG001

@@ -6,9 +6,8 @@ import re
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from icefloe.formats.port import LiveTip
+from icefloe.engine.history.newest import read_log_page
 from icefloe.model.bounded_text import first_line, printable
-from icefloe.model.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,38 +15,6 @@ if TYPE_CHECKING:
     from icefloe.engine.history.newest import LogEntry
     from icefloe.engine.history.walk import History
     from icefloe.model.ids import SnapshotId
-    from icefloe.model.snapshot import SnapshotStub
-
-
-class GraphRow(Record, frozen=True):
-    """One snapshot of the graph."""
-
-    id: str
-    parent_id: str | None
-    written_at: str
-    message: str
-    branches: tuple[str, ...]
-    tags: tuple[str, ...]
-    merged_ids: tuple[str, ...] = ()
-    """The tips of other branches that it merged, or whose merges it squashed."""
-
-    @classmethod
-    def of(cls, entry: LogEntry) -> GraphRow:
-        """Draw a commit of a log."""
-        return cls(
-            id=entry.id,
-            parent_id=entry.parent_id,
-            written_at=entry.written_at.isoformat(sep=" ", timespec="seconds"),
-            message=entry.message,
-            branches=entry.branches,
-            tags=entry.tags,
-            merged_ids=entry.merged_ids,
-        )
-
-    @property
-    def merged_id(self) -> str | None:
-        """The tip of the other branch that it merged; the last one if there are several."""
-        return self.merged_ids[0] if self.merged_ids else None
 
 
 class AncestryGraph:
@@ -63,7 +30,7 @@ class AncestryGraph:
         ('main',)
     """
 
-    def __init__(self, rows: list[GraphRow], *, plain: bool = False) -> None:
+    def __init__(self, rows: list[LogEntry], *, plain: bool = False) -> None:
         """Take the snapshots, children before parents; `plain` draws them without colours."""
         self.rows = rows
         self.plain = plain
@@ -85,45 +52,8 @@ class AncestryGraph:
             start: The snapshot; all that branches and tags point to by default.
             plain: Whether to draw without colours.
         """
-        branches: dict[SnapshotId, list[str]] = {}
-        tags: dict[SnapshotId, list[str]] = {}
-        for branch in sorted(history.refs.branches()):
-            state = history.refs.tip(branch)
-            if isinstance(state, LiveTip):
-                branches.setdefault(state.snapshot_id, []).append(branch)
-        for tag in sorted(history.refs.tags()):
-            target = history.refs.tag(tag)
-            if target is not None:
-                tags.setdefault(target, []).append(tag)
-        stubs: dict[SnapshotId, SnapshotStub] = {}
-        parents: dict[SnapshotId, SnapshotId | None] = {}
-        for tip in (*branches, *tags) if start is None else (start,):
-            child = None
-            for stub in history.stubs(tip):
-                if child is not None:
-                    parents[child] = stub.id
-                if stub.id in stubs:
-                    break
-                stubs[stub.id] = stub
-                parents.setdefault(stub.id, None)
-                child = stub.id
-        merged = history.merged_by(list(stubs)) if merges else {}
-        ordered = sorted(stubs.values(), key=lambda s: s.written_at, reverse=True)
-        return cls(
-            [
-                GraphRow(
-                    id=str(s.id),
-                    parent_id=None if (parent := parents[s.id]) is None else str(parent),
-                    written_at=s.written_at.isoformat(sep=" ", timespec="seconds"),
-                    message=s.message,
-                    branches=tuple(branches.get(s.id, ())),
-                    tags=tuple(tags.get(s.id, ())),
-                    merged_ids=tuple(map(str, merged.get(s.id, ()))),
-                )
-                for s in ordered
-            ],
-            plain=plain,
-        )
+        starts = None if start is None else [start]
+        return cls(read_log_page(history, None, starts, merges=merges).entries, plain=plain)
 
     def __str__(self) -> str:
         lines: list[str] = []
@@ -132,7 +62,8 @@ class AncestryGraph:
             marks = " ".join("*" if i == step.place else "|" for i in range(step.width))
             title = _title(row)
             merged = f" [merges {', '.join(row.merged_ids)}]" if row.merged_ids else ""
-            lines.append(f"{marks}  {row.id}{_labels(row)} {row.written_at} {title}{merged}")
+            time = row.written_at.isoformat(sep=" ", timespec="seconds")
+            lines.append(f"{marks}  {row.id}{_labels(row)} {time} {title}{merged}")
             if step.ends is not None:
                 # Two lanes meet: the one further right ends here.
                 joined = ("/" if i == step.ends else "|" for i in range(step.width))
@@ -201,7 +132,7 @@ class AncestryGraph:
 class GraphStep(NamedTuple):
     """Where a snapshot is drawn."""
 
-    row: GraphRow
+    row: LogEntry
     place: int
     """Its lane."""
     width: int
@@ -224,16 +155,16 @@ def _without_colour(element: str) -> str:
     return re.sub(r"#[0-9a-f]{3,6}\b", "currentColor", element)
 
 
-def _title(row: GraphRow) -> str:
+def _title(row: LogEntry) -> str:
     return first_line(row.message)
 
 
-def _labels(row: GraphRow) -> str:
+def _labels(row: LogEntry) -> str:
     names = [printable(name) for name in (*row.branches, *(f"tag: {tag}" for tag in row.tags))]
     return f" ({', '.join(names)})" if names else ""
 
 
-def _svg_text(row: GraphRow) -> str:
+def _svg_text(row: LogEntry) -> str:
     return f"{row.id[:8]}{_labels(row)} {_title(row)[:80]}"
 
 
@@ -246,7 +177,7 @@ def _colour(lane: int) -> str:
     return _COLOURS[lane % len(_COLOURS)]
 
 
-def _svg_line(places: dict[str, tuple[int, int]], row: GraphRow) -> str:
+def _svg_line(places: dict[str, tuple[int, int]], row: LogEntry) -> str:
     parent = places.get(row.parent_id or "")
     if parent is None:
         return ""
@@ -260,7 +191,7 @@ def _svg_line(places: dict[str, tuple[int, int]], row: GraphRow) -> str:
     return f'<path d="{path}" stroke="{stroke}" stroke-width="2" fill="none"/>'
 
 
-def _svg_merge(places: dict[str, tuple[int, int]], row: GraphRow, merged_id: str) -> str:
+def _svg_merge(places: dict[str, tuple[int, int]], row: LogEntry, merged_id: str) -> str:
     merged = places.get(merged_id)
     if merged is None:
         return ""
@@ -272,7 +203,7 @@ def _svg_merge(places: dict[str, tuple[int, int]], row: GraphRow, merged_id: str
     return f'<path d="{path}" {stroke} fill="none"/>'
 
 
-def _svg_row(place: tuple[int, int], row: GraphRow, text_at: int) -> str:
+def _svg_row(place: tuple[int, int], row: LogEntry, text_at: int) -> str:
     x, y = _middle(place)
     names = (
         f'<tspan dx="6" font-weight="bold">{escape(_labels(row).strip())}</tspan>'
@@ -283,5 +214,5 @@ def _svg_row(place: tuple[int, int], row: GraphRow, text_at: int) -> str:
         f'<circle cx="{x}" cy="{y}" r="5" fill="{_colour(place[0])}"/>'
         f'<text x="{text_at}" y="{y + 4}"><title>{escape(row.id)}</title>'
         f"<tspan {_FAINT}>{escape(row.id[:8])}</tspan>{names} {escape(_title(row)[:80])} "
-        f"<tspan {_FAINT}>{escape(row.written_at[:16])}</tspan></text>"
+        f"<tspan {_FAINT}>{row.written_at:%Y-%m-%d %H:%M}</tspan></text>"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from icefloe.display import AncestryGraph, GraphRow
+from icefloe.display import AncestryGraph
 from icefloe.engine.history.newest import read_log_page
 from icefloe.errors import IcefloeError
 from icefloe.html_tables import Markup, chunk_map, html_table
@@ -36,7 +36,7 @@ def repository_html(context: Context) -> str:
         page = read_log_page(context.history, _COMMITS)
     except IcefloeError as error:  # a repr never fails
         return facts + html_table("history", [("cannot be read", error)])
-    graph = AncestryGraph([GraphRow.of(entry) for entry in page.entries])
+    graph = AncestryGraph(page.entries)
     more = " (the newest)" if page.rest else ""
     return f"{facts}<strong>commits{more}</strong>{graph._repr_html_()}"
 

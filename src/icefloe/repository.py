@@ -451,7 +451,7 @@ class Repository:
         rebase_with: ConflictSolver | None = None,
         rebase_tries: int = 1_000,
     ) -> Iterator[IcefloeStore]:
-        """A store whose changes are committed when the block ends, and dropped if it raises.
+        """A store whose changes are committed when the block ends, and discarded if it raises.
 
         Args:
             branch: The branch to commit to.
@@ -605,7 +605,7 @@ class Repository:
         plain: bool = False,
         merges: bool = True,
     ) -> AncestryGraph:
-        """All branches and tags with their history, as a graph to print or to show.
+        """All branches and tags with their history, as a graph to print or display.
 
         Args:
             branch: Only the history of this branch.
@@ -1334,7 +1334,7 @@ Repository.set_status makes it writable again
                 "name things that come and go by branches, and use delete_expired_branches"
             )
         if older_than is None and keep_last is None and not (branches or tags):
-            raise InvalidInputError("say what expires: give older_than, keep_last or policies")
+            raise InvalidInputError("say what expires: pass older_than, keep_last or policies")
         ensure_conditional_writes(self._context.storage)
         with _long_call("expire"), self._context.storage.using_reserve():
             done = expire(
@@ -1529,8 +1529,8 @@ Repository.set_status makes it writable again
     ) -> CompactionSummary:
         """Move chunks of small and sparsely used chunk files into well-ordered packs.
 
-        Makes one commit, which changes no byte of any chunk. Others may write at the same time:
-        their changes are preserved, and they need not rebase because of it.
+        Makes one commit, which changes no byte of any chunk. Other sessions may write at the same
+        time: they keep their changes, and need not rebase because of it.
 
         Args:
             message: Message of the commit.
@@ -1701,7 +1701,7 @@ Repository.set_status makes it writable again
         snapshot_id: str | None = None,
         arrays: str | Iterable[str] | None = None,
     ) -> VirtualSourcesReport:
-        """Find files of virtual chunks that are missing, changed or too short, without a read.
+        """Find virtual chunks whose files are missing, changed or too short; reads no file.
 
         Args:
             branch: The snapshot to check, by branch; `main` if none is named.

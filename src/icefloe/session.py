@@ -98,7 +98,7 @@ class TreeSession:
 
     @property
     def mode(self) -> SessionMode:
-        """`readonly` or `writable`; a writable session also moves nodes."""
+        """`readonly` or `writable`; a writable session can also move nodes."""
         from icefloe.model.session_mode import SessionMode
 
         return SessionMode.readonly if self.read_only else SessionMode.writable
@@ -174,7 +174,7 @@ class TreeSession:
         return self.tree.get_node(paths.canonical(path))
 
     def get_node_id(self, path: str) -> str:
-        """The id of a node, which it keeps for life, even when it is moved."""
+        """The id of a node, which stays the same when the node is moved."""
         return self.tree.get_node_id(paths.canonical(path))
 
     def move(self, from_path: str, to_path: str) -> None:
@@ -234,7 +234,7 @@ class TreeSession:
             selection: Integers, slices (optionally with steps) and an ellipsis, as in numpy.
             values: The values to write; they are broadcast as in numpy.
             write_empty_chunks: Whether to keep chunks that only have the fill value, instead of
-                deleting them; as Zarr's setting `array.write_empty_chunks` says if not given.
+                deleting them; by default, the value of Zarr's setting `array.write_empty_chunks`.
 
         Examples:
             >>> import icefloe, zarr
@@ -485,12 +485,12 @@ class Session(TreeSession):
     - `store` is the session as a Zarr store: zarr, xarray and dask read and write through it.
     - `commit(message)` publishes all changes as the next snapshot of the branch, all or nothing.
       Afterwards the session is read-only, and shows the new snapshot.
-    - `discard_changes()` forgets them instead. `status()` lists them.
+    - `discard_changes()` drops them instead. `status()` lists them.
     - `fork()` and `merge()` let other processes write parts of one commit.
 
     Nobody else sees changes before they are committed. If another session has committed to the
-    branch meanwhile, `commit` raises ConflictError; `rebase` the session and commit again, or let
-    `commit(..., rebase_with=solver)` do both. Threads and event loops may share a session.
+    branch in the meantime, `commit` raises ConflictError; `rebase` the session and commit again, or
+    let `commit(..., rebase_with=solver)` do both. Threads and event loops may share a session.
 
     >>> import icefloe, zarr
     >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
@@ -576,7 +576,7 @@ class Session(TreeSession):
         Afterwards the session is read-only.
 
         After CommitStateUnknownError (the outcome is unknown) it may be called again: if the first
-        attempt has succeeded, that raises ConflictError, with any solver.
+        attempt succeeded, the second raises ConflictError, whatever the solver.
 
         Args:
             message: The message of the commit.

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, MutableMapping
 
     import xarray as xr
-    from xarray.backends import ZarrStore
 
     from icefloe.session import ForkSession, Session
     from icefloe.zarr_store.store import IcefloeStore
@@ -72,97 +71,49 @@ def to_icefloe(
     array([1.5, 2.5])
     """
     require("to_icefloe", "xarray")
+    from xarray.backends import ZarrStore
+    from xarray.backends.common import ArrayWriter
+
     dataset = _as_dataset(obj)
     _check_names(dataset)
     root = _session_of(session)
+    is_lazy = any(v.chunks is not None and v.size > 0 for v in dataset.variables.values())
     concrete_mode = _mode(mode, append_dim, region)
-    lazy = any(v.chunks is not None and v.size > 0 for v in dataset.variables.values())
-    target = root
-    if lazy:
-        target = root.fork()
-    writer = _XarrayDatasetWriter(
-        dataset, store=target.store, safe_chunks=safe_chunks, align_chunks=align_chunks
+    target = root.fork() if is_lazy else root
+    backend = ZarrStore.open_group(
+        store=target.store,
+        group=group,
+        mode=concrete_mode,
+        zarr_format=3,
+        append_dim=append_dim,
+        write_region=region,
+        safe_chunks=safe_chunks,
+        align_chunks=align_chunks,
+        consolidated=False,
+        consolidate_on_close=False,
     )
-    writer.open_group(group, concrete_mode, append_dim, region)
-    writer.write_metadata(encoding)
-    written = writer.write_lazy(chunkmanager_store_kwargs, split_every)
+    dataset = backend._validate_and_autodetect_region(dataset)  # noqa: SLF001
+    encoding = dict(encoding or {})
+    backend._validate_encoding(encoding)  # noqa: SLF001
+    for variable in dataset.variables.values():
+        if variable.size == 0:
+            variable.load()  # no block, no task: it would not be written
+    arrays: Any = ArrayWriter()  # type: ignore[no-untyped-call]
+    # Writes metadata and variables in memory at once, and collects the others.
+    dataset.dump_to_store(backend, writer=arrays, encoding=encoding)
+    if arrays.sources:
+        target = store_dask(
+            sources=arrays.sources,
+            targets=arrays.targets,
+            regions=arrays.regions,
+            split_every=split_every,
+            **(chunkmanager_store_kwargs or {}),
+        )
     if target is not root:
-        root.merge(target if written is None else written)  # type: ignore[arg-type]
+        root.merge(target)  # type: ignore[arg-type]
 
 
 to_icechunk = to_icefloe
-
-
-class _XarrayDatasetWriter:
-    """The steps of writing a Dataset, for callers that do something in between."""
-
-    def __init__(
-        self,
-        dataset: xr.Dataset,
-        *,
-        store: IcefloeStore,
-        safe_chunks: bool = True,
-        align_chunks: bool = False,
-    ) -> None:
-        """Prepare to write a dataset to a store."""
-        from xarray.backends.common import ArrayWriter
-
-        self._dataset = dataset
-        self._store = store
-        self._safe_chunks = safe_chunks
-        self._align_chunks = align_chunks
-        # It writes arrays that are in memory at once, and collects the others.
-        self._arrays: Any = ArrayWriter()  # type: ignore[no-untyped-call]
-        self._backend: ZarrStore | None = None
-
-    def open_group(
-        self, group: str | None, mode: WriteMode, append_dim: Hashable | None, region: Any
-    ) -> None:
-        """Open or create the group, and resolve an automatic region."""
-        from xarray.backends import ZarrStore
-
-        backend = ZarrStore.open_group(
-            store=self._store,
-            group=group,
-            mode=mode,
-            zarr_format=3,
-            append_dim=append_dim,
-            write_region=region,
-            safe_chunks=self._safe_chunks,
-            align_chunks=self._align_chunks,
-            consolidated=False,
-            consolidate_on_close=False,
-        )
-        self._dataset = backend._validate_and_autodetect_region(self._dataset)  # noqa: SLF001
-        self._backend = backend
-
-    def write_metadata(self, encoding: Mapping[Any, Any] | None = None) -> None:
-        """Create and resize arrays, write attributes and all variables that are in memory."""
-        if self._backend is None:
-            raise InvalidInputError("call open_group() before write_metadata()")
-        encoding = dict(encoding or {})
-        self._backend._validate_encoding(encoding)  # noqa: SLF001
-        for variable in self._dataset.variables.values():
-            if variable.size == 0:
-                # No block, no task: it would not be written.
-                variable.load()
-        self._dataset.dump_to_store(self._backend, writer=self._arrays, encoding=encoding)
-
-    def write_lazy(
-        self,
-        store_kwargs: Mapping[Any, Any] | None = None,
-        split_every: int | None = None,
-    ) -> ForkSession | None:
-        """Compute and write the dask arrays; returns the merged fork, None if there are none."""
-        if not self._arrays.sources:
-            return None
-        return store_dask(
-            sources=self._arrays.sources,
-            targets=self._arrays.targets,
-            regions=self._arrays.regions,
-            split_every=split_every,
-            **(store_kwargs or {}),
-        )
 
 
 def _session_of(target: Session | ForkSession | IcefloeStore) -> Session | ForkSession:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
+_VERSION = ("branch", "tag", "snapshot_id", "as_of", "authorize_virtual_chunk_access")
+"""Arguments that choose what is opened; xarray's own say how."""
 _CLOUDS = ("s3://", "gs://", "gcs://", "az://", "azure://", "abfs://", "abfss://")
 
 
@@ -87,9 +89,14 @@ class IcefloeBackendEntrypoint(BackendEntrypoint):
                 chunk containers that may be read.
         """
         store = _store_of(
-            filename_or_obj, branch, tag, snapshot_id, as_of, authorize_virtual_chunk_access
+            filename_or_obj,
+            group,
+            branch=branch,
+            tag=tag,
+            snapshot_id=snapshot_id,
+            as_of=as_of,
+            authorize_virtual_chunk_access=authorize_virtual_chunk_access,
         )
-        _check_group(store, group)
         return ZarrBackendEntrypoint().open_dataset(
             store,
             mask_and_scale=mask_and_scale,
@@ -105,24 +112,13 @@ class IcefloeBackendEntrypoint(BackendEntrypoint):
         )
 
     def open_groups_as_dict(
-        self,
-        filename_or_obj: Any,
-        *,
-        group: str | None = None,
-        branch: str | None = None,
-        tag: str | None = None,
-        snapshot_id: str | None = None,
-        as_of: datetime | None = None,
-        authorize_virtual_chunk_access: dict[str, Any] | None = None,
-        **decoding: Any,
+        self, filename_or_obj: Any, *, group: str | None = None, **options: Any
     ) -> dict[str, xr.Dataset]:
         """Open a group and all groups below it as datasets by path; see `open_dataset`."""
-        store = _store_of(
-            filename_or_obj, branch, tag, snapshot_id, as_of, authorize_virtual_chunk_access
-        )
-        _check_group(store, group)
+        version = {name: options.pop(name) for name in _VERSION if name in options}
+        store = _store_of(filename_or_obj, group, **version)
         return ZarrBackendEntrypoint().open_groups_as_dict(
-            store, group=group, consolidated=False, zarr_format=3, **decoding
+            store, group=group, consolidated=False, zarr_format=3, **options
         )
 
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> xr.DataTree:
@@ -134,34 +130,43 @@ class IcefloeBackendEntrypoint(BackendEntrypoint):
 
 def _store_of(
     place: Any,
-    branch: str | None,
-    tag: str | None,
-    snapshot_id: str | None,
-    as_of: datetime | None,
-    authorizations: dict[str, Any] | None,
-) -> Any:  # an IcefloeStore; xarray's types do not include stores, but it accepts them
+    group: str | None,
+    *,
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot_id: str | None = None,
+    as_of: datetime | None = None,
+    authorize_virtual_chunk_access: dict[str, Any] | None = None,
+) -> Any:  # xarray's types do not include stores, but it accepts them
+    """An IcefloeStore that has the group."""
     from icefloe.errors import InvalidInputError
     from icefloe.model import MAIN
     from icefloe.repository import Repository
     from icefloe.session import TreeSession
     from icefloe.zarr_store.store import IcefloeStore
 
+    version = (branch, tag, snapshot_id)
     if isinstance(place, IcefloeStore | TreeSession):
-        if any(argument is not None for argument in (branch, tag, snapshot_id, as_of)):
+        if any(argument is not None for argument in (*version, as_of)):
             raise InvalidInputError(
                 f"a {type(place).__name__} shows one version already; pass the repository or its "
                 "URL to choose one by branch, tag, snapshot_id or as_of"
             )
-        return place if isinstance(place, IcefloeStore) else place.store
-    repository = (
-        place
-        if isinstance(place, Repository)
-        else Repository.open(place, authorize_virtual_chunk_access=authorizations)
-    )
-    if branch is None and tag is None and snapshot_id is None:
-        branch = MAIN
-    session = repository.readonly_session(branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of)
-    return session.store
+        store = place if isinstance(place, IcefloeStore) else place.store
+    else:
+        repository = (
+            place
+            if isinstance(place, Repository)
+            else Repository.open(
+                place, authorize_virtual_chunk_access=authorize_virtual_chunk_access
+            )
+        )
+        if version == (None, None, None):
+            branch = MAIN
+        session = repository.readonly_session(branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of)
+        store = session.store
+    _check_group(store, group)
+    return store
 
 
 def _check_group(store: Any, group: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Docstrings and comments avoid the phrases of the table in CONTRIBUTING, "Plain English"."""
+"""Docstrings, comments and messages avoid the phrases of the table in CONTRIBUTING."""
 
 from __future__ import annotations
 
@@ -39,12 +39,11 @@ _MODULE = re.compile(r"`((?:[a-z_0-9]+/)*[a-z_0-9]+\.py)`")
 
 
 def matches(expression: re.Pattern[str], source: str) -> Iterator[tuple[int, re.Match[str]]]:
-    """What an expression finds in docstrings and comments, with the number of the line."""
+    """What an expression finds in strings and comments, with the number of the line."""
     if expression.search(source) is None:
         return
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        is_text = token.type == tokenize.STRING and token.string.lstrip("r").startswith('"""')
-        if is_text or token.type == tokenize.COMMENT:
+        if token.type in (tokenize.STRING, tokenize.COMMENT):
             for number, line in enumerate(token.string.splitlines(), token.start[0]):
                 yield from ((number, match) for match in expression.finditer(line))
 
@@ -59,17 +58,18 @@ def instead_of(phrase: str) -> str:
         ('"""Chunks lie in packs."""\n', [(1, "lie in")]),
         ("x = 1  # as ever\n", [(1, "as ever")]),
         ('def f():\n    """Read.\n\n    It goes on.\n    """\n', [(4, "goes on")]),
-        ('x = "a message that lies in wait"\n', []),
+        ('raise ValueError(f"{x} lies in wait")\n', [(1, "lies in")]),
+        ("lies = at(1)\n", []),
         ('"""Works for every array, and for forever."""\n', []),
     ],
 )
-def test_phrases_are_noticed_in_docstrings_and_comments(
+def test_phrases_are_noticed_in_strings_and_comments(
     source: str, found: list[tuple[int, str]]
 ) -> None:
     assert [(line, match.group()) for line, match in matches(_AVOIDED, source)] == found
 
 
-def test_docstrings_and_comments_are_plain_english() -> None:
+def test_docstrings_comments_and_messages_are_plain_english() -> None:
     phrases = [
         f"{path.relative_to(ROOT)}:{line}: {match.group()!r}, write: {instead_of(match.group())}"
         for path in sorted(PACKAGE.rglob("*.py"))

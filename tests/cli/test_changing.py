@@ -107,7 +107,7 @@ def test_a_branch_is_merged_and_published(icefloe: CommandLine, changed: Path) -
 def test_a_merge_of_nothing_says_so(icefloe: CommandLine, changed: Path) -> None:
     for words in (["merge", changed, "fix"], ["publish", changed, "main"]):
         done = icefloe.run(*words)
-        assert done.startswith("Nothing to do, main has it already: ")
+        assert done.startswith("Nothing to do: main already has it: ")
         assert icefloe.json(*words)["snapshot_id"] == tip(changed)
 
 

@@ -86,7 +86,7 @@ def test_status_counts_commits_beside_main(icefloe: CommandLine, weather: Path) 
         ("fix", 1, 2),
     ]
     text = icefloe.run("status", weather)
-    assert "no leases hold" in text
+    assert "no active leases" in text
     assert "create_branch" in text
 
 

@@ -47,7 +47,15 @@ def test_pages_have_each_commit_of_the_graph_once_in_its_order(
 ) -> None:
     repository = grown(steps)
     history = history_of(repository)
-    expected = [(row.id, row.parent_id) for row in repository.ancestry_graph(merges=False).rows]
+    commits = {
+        commit.id: commit
+        for start in repository.list_branches() | repository.list_tags()
+        for commit in repository.ancestry(snapshot_id=start)
+    }
+    newest_first = sorted(commits.values(), key=lambda commit: commit.written_at, reverse=True)
+    expected = [(commit.id, commit.parent_id) for commit in newest_first]
+    rows = repository.ancestry_graph(merges=False).rows
+    assert [(row.id, row.parent_id) for row in rows] == expected
     pages, starts = [], list(named_snapshots(history))
     while starts:
         walk = NewestFirst(history, starts)

@@ -525,6 +525,17 @@ def test_a_snapshot_is_described_as_json(repository: Repository) -> None:
     assert repository.list_manifest_files(tip) == info.manifests
 
 
+def test_the_graph_has_children_before_their_parents_even_if_clocks_went_back(
+    repository: Repository,
+) -> None:
+    parent, child = commit_attribute(repository, 1), commit_attribute(repository, 2)
+    rewrite(repository, child, written_at=datetime.now(UTC) - timedelta(days=1))
+    opened = Repository.open(repository.storage)
+    graph = opened.ancestry_graph()
+    assert [row.id for row in graph.rows] == [child, parent, str(FIRST_SNAPSHOT_ID)]
+    assert [line.split("  ")[0] for line in str(graph).splitlines()] == ["*"] * 3
+
+
 def test_the_graph_shows_every_line_of_history(repository: Repository) -> None:
     first = commit_attribute(repository, 1)
     repository.create_branch("dev", first)

@@ -261,7 +261,7 @@ def test_a_gap_in_a_sequence_is_found_and_filled(
             f"last good entry before it is number {number - 1} (snapshot {snapshots[number - 1]})"
         )
         assert good in problem.message
-    assert f"the branch stands at number 4 (snapshot {snapshots[4]})" in problem.message
+    assert f"the branch is at number 4 (snapshot {snapshots[4]})" in problem.message
     assert "repair repeats the entry before it" in problem.message
 
     if again.lookup_branch("main") != snapshots[4]:
@@ -366,7 +366,7 @@ def test_a_torn_entry_in_the_middle_does_no_harm() -> None:
     repo.storage.put(middle, b"")
     (problem,) = Repository.open(repo.storage).verify().problems
     assert (problem.key, problem.repairable) == (middle, False)
-    assert f"the branch stands at number 3 (snapshot {tip})" in problem.message
+    assert f"the branch is at number 3 (snapshot {tip})" in problem.message
     assert "nobody needs it" in problem.message
 
 

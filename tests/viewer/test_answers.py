@@ -239,6 +239,13 @@ def test_what_cannot_be_drawn_is_refused_with_a_reason(answers: Answers) -> None
         answers.picture("main", "/surface", Plane(None, 0, (0,)))
 
 
+def test_a_misspelt_path_is_refused_with_paths_like_it(answers: Answers) -> None:
+    with pytest.raises(NodeNotFoundError, match="/surface/t2m"):
+        answers.node("main", "/surface/tm2")
+    with pytest.raises(NodeNotFoundError, match="/surface/t2m"):
+        answers.picture("main", "/surface/tm2", Plane(1, 2, (0, 0, 0)))
+
+
 # --- how little is read
 
 

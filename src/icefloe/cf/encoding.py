@@ -54,7 +54,7 @@ def encode(name: str, values: Values, mask: Mask, coding: Coding) -> Values:
     if mask is not None and fill is None:
         raise InvalidInputError(
             f"column {name!r} has {int(mask.sum())} nulls, but the array has no _FillValue that "
-            "could stand for them; replace them, or create the array with one"
+            "could represent them; replace them, or create the array with one"
         )
     if mask is not None:
         values = _without(values, mask, coding)
@@ -64,7 +64,7 @@ def encode(name: str, values: Values, mask: Mask, coding: Coding) -> Values:
         if taken.any():
             raise InvalidInputError(
                 f"column {name!r} has {int(taken.sum())} values that are stored as {fill}, which "
-                "stands for missing in the array; choose another _FillValue"
+                "means missing in the array; choose another _FillValue"
             )
     if mask is not None:
         stored[mask] = fill

@@ -285,7 +285,7 @@ class ChangeSet:
     def _adopt(self, node: Node) -> NodeId:
         """Add a node that another session created; returns the id that it has here."""
         from icefloe.changes.documents import same_document
-        from icefloe.changes.shared_groups import merged_document
+        from icefloe.changes.groups import merged_document
 
         mine = self.get(node.path)
         if mine is None or mine.id == node.id:

@@ -14,7 +14,7 @@ from icefloe.changes.conflicts import (
     check_solver,
 )
 from icefloe.changes.documents import ATTRIBUTES, differing_keys, merge_documents
-from icefloe.changes.shared_groups import merged_document
+from icefloe.changes.groups import merged_document
 
 if TYPE_CHECKING:
     from icefloe.changes.conflicts import Conflict, ConflictSolver, Resolution, Sides

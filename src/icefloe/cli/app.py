@@ -25,15 +25,15 @@ from icefloe.cli.commands import (
 from icefloe.cli.exit_codes import ExitCode
 from icefloe.version import __version__
 
-_HELP = """Transactional, versioned Zarr arrays: look at repositories and look after them.
+_HELP = """Transactional, versioned Zarr arrays: inspect, change and maintain repositories.
 
 A PLACE is a URL (s3://bucket/prefix, gs://…, az://…, file:///…), a path, or an alias of
-~/.config/icefloe/config.toml. A VERSION is a branch, a tag or a snapshot id, also with steps as in
-git: main~3, main@{2026-01-31}. Credentials come from the environment."""
+~/.config/icefloe/config.toml. A VERSION is a branch, a tag or a snapshot id, optionally with steps
+as in git: main~3, main@{2026-01-31}. Credentials come from the environment."""
 
 
 def make_app() -> typer.Typer:
-    """Put all commands together."""
+    """Create the app with all commands."""
     app = typer.Typer(
         name="icefloe",
         help=_HELP,

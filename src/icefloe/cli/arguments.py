@@ -65,8 +65,8 @@ Place = Annotated[
     ),
 ]
 _VERSION_HELP = (
-    "A branch, a tag or a snapshot id (4 characters are enough), also with steps as in git: "
-    "main~3, main@{2026-01-31}."
+    "A branch, a tag or a snapshot id (its first 4 characters are enough), optionally with steps "
+    "as in git: main~3, main@{2026-01-31}."
 )
 Version = Annotated[
     str, typer.Argument(metavar="VERSION", help=_VERSION_HELP, autocompletion=complete_version)
@@ -105,7 +105,7 @@ Properties = Annotated[
         "--property",
         "-p",
         metavar="KEY=VALUE",
-        help="A property of the commit; may be repeated. Values are JSON, or else text.",
+        help="A property of the commit; may be repeated. A value that is not JSON is text.",
         show_default=False,
     ),
 ]
@@ -127,5 +127,5 @@ Authorize = Annotated[
         show_default=False,
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Only show what would be done.")]

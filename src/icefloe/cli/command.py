@@ -2,8 +2,9 @@
 
 A command is a function that takes an `Output` and its arguments, and returns a view:
 
-    @command(app, panel=HISTORY, examples=["icefloe log era5"])
     def log(out: Output, place: Place) -> View: ...
+
+    command(app, log, HISTORY, "icefloe log era5")
 """
 
 from __future__ import annotations
@@ -57,46 +58,46 @@ _COMMON: tuple[tuple[str, Any], ...] = (
 
 
 def command(
-    app: typer.Typer, name: str | None = None, *, panel: str, examples: Sequence[str]
-) -> Callable[[Callable[..., View | None]], Callable[..., View | None]]:
+    app: typer.Typer,
+    function: Callable[..., View | None],
+    panel: str,
+    *examples: str,
+    name: str | None = None,
+) -> None:
     """Register a function as a command of an app.
 
     Args:
         app: The app, or the group of a family such as `branch`.
-        name: Name of the command; that of the function if not given.
+        function: What it runs: takes an output and the arguments of the command line.
         panel: The heading under which `--help` lists it.
         examples: Command lines for its help, all of which a test runs or parses.
+        name: Name of the command; that of the function if not given.
     """
+    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    common = [
+        inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+        for option, kind in _COMMON
+    ]
 
-    def register(function: Callable[..., View | None]) -> Callable[..., View | None]:
-        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-        common = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
-            for name, kind in _COMMON
-        ]
+    @functools.wraps(function)
+    def run(**arguments: Any) -> None:
+        debug = arguments.pop("debug")
+        out = Output(as_json=arguments.pop("as_json"), quiet=arguments.pop("quiet"))
+        raise typer.Exit(_run(out, functools.partial(function, out, **arguments), debug=debug))
 
-        @functools.wraps(function)
-        def run(**arguments: Any) -> None:
-            debug = arguments.pop("debug")
-            out = Output(as_json=arguments.pop("as_json"), quiet=arguments.pop("quiet"))
-            raise typer.Exit(_run(out, functools.partial(function, out, **arguments), debug=debug))
-
-        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + common
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {each.name: each.annotation for each in parameters}
-        del run.__wrapped__  # its signature has an argument that is not one of the command line
-        app.command(
-            name,
-            rich_help_panel=panel,
-            epilog=_as_epilog(examples),
-            context_settings={"help_option_names": ["-h", "--help"]},
-        )(run)
-        return function
-
-    return register
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + common
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    del run.__wrapped__  # its signature has an argument that is not one of the command line
+    app.command(
+        name,
+        rich_help_panel=panel,
+        epilog=_as_epilog(examples),
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )(run)
 
 
-def group(text: str, *, examples: Sequence[str]) -> typer.Typer:
+def group(text: str, *examples: str) -> typer.Typer:
     """Make a group of commands such as `branch`, with its help and examples for it."""
     return typer.Typer(no_args_is_help=True, help=text, epilog=_as_epilog(examples))
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from icefloe.cli import wording
 from icefloe.cli.views import Drawn
-from icefloe.display import AncestryGraph, GraphRow
+from icefloe.display import AncestryGraph
 from icefloe.engine.history.newest import read_log_page
 from icefloe.model import MAIN
 
@@ -24,8 +24,8 @@ def read_log(repository: Repository, version: str | None, count: int) -> Drawn:
     session = repository.readonly_session(MAIN if version is None else None, snapshot_id=version)
     starts = None if version is None else [session.tree.snapshot.id]
     page = read_log_page(session.tree.context.history, count, starts)
-    rows = [GraphRow.of(entry) for entry in page.entries]
-    return Drawn(page.entries, lambda: _draw(AncestryGraph(rows), has_more=bool(page.rest)))
+    graph = AncestryGraph(page.entries)
+    return Drawn(page.entries, lambda: _draw(graph, has_more=bool(page.rest)))
 
 
 def _draw(graph: AncestryGraph, *, has_more: bool) -> RenderableType:
@@ -38,7 +38,7 @@ def _draw(graph: AncestryGraph, *, has_more: bool) -> RenderableType:
     for step in steps:
         line = _marks(["●" if i == step.place else "│" for i in range(step.width)], widest)
         line.append(f" {wording.short_id(step.row.id)}", style="yellow")
-        line.append(f"  {step.row.written_at[:16]}", style="dim")
+        line.append(f"  {wording.moment(step.row.written_at)}", style="dim")
         for branch in step.row.branches:
             line.append(f"  {wording.printable(branch)}", style="bold green")
         for tag in step.row.tags:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from icefloe.engine.info import SnapshotInfo
+    from icefloe.model.snapshot import SnapshotStub
+
 
 class View(Protocol):
     """Something to show."""
@@ -45,9 +48,18 @@ class Column:
     """Whether numbers are aligned at their last digit."""
 
 
-def id_column(key: str = "id", title: str = "id") -> Column:
-    """A column of snapshot ids."""
-    return Column(key=key, title=title, form=wording.short_id, style="yellow")
+def commit_row(commit: SnapshotInfo | SnapshotStub) -> dict[str, Any]:
+    """A commit as a row of a table with `commit_columns`."""
+    return {"id": str(commit.id), "written_at": commit.written_at, "message": commit.message}
+
+
+def commit_columns(id_title: str = "id", message_title: str = "message") -> tuple[Column, ...]:
+    """The columns of tables of commits: id, time and the first line of the message."""
+    return (
+        Column(key="id", title=id_title, form=wording.short_id, style="yellow"),
+        Column("written_at", "written"),
+        Column("message", message_title, lambda text: wording.first_line(text or "")),
+    )
 
 
 @dataclass(frozen=True)

@@ -124,8 +124,8 @@ def check_not_referenced(session: SessionPort, group: str, plan: IngestPlan) -> 
             again = new.intersection(refs.locations.urls.take(used).tolist())
             if again:
                 raise InvalidInputError(
-                    f"{min(again)} is in the repository already, and file_order would put it "
-                    "behind the others once more; name new files only, or use "
+                    f"{min(again)} is in the repository already, and file_order would append it "
+                    "again; name new files only, or use "
                     "icefloe.spark.ingest, which keeps a record of files"
                 )
 

@@ -105,6 +105,16 @@ def expect_array(
     return node
 
 
+def expect_node(node: Node | None, path: str, others: Callable[[], Iterable[str]]) -> Node:
+    """Return the node at a path; raise NodeNotFoundError with names like it if there is none."""
+    if node is None:
+        from icefloe.model.spelling import suggestion
+
+        near = suggestion(path, others())
+        raise NodeNotFoundError(f"there is no array or group at {path}{near}", path)
+    return node
+
+
 def make_node(node_id: NodeId, path: str, document: bytes) -> Node:
     """Make a new node of its document; raises InvalidInputError if that is not valid."""
     array = parse_document(document, path)

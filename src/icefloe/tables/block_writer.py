@@ -168,7 +168,7 @@ class BlockWriter:
             if self._plan.clear and target.fill is None and empty.any():
                 raise InvalidInputError(
                     f"the rows leave cells of the region of {target.path} empty, but the array "
-                    "has no _FillValue that could stand for them"
+                    "has no _FillValue that could represent them"
                 )
             if target.fill is not None:
                 block[empty] = target.fill

@@ -228,7 +228,7 @@ def _check_nulls(plan: WritePlan, rows: RowSummary) -> None:
         if count and target.fill is None:
             raise InvalidInputError(
                 f"column {target.name!r} has {count} nulls, but the array has no _FillValue that "
-                "could stand for them; replace them, or create the array with one"
+                "could represent them; replace them, or create the array with one"
             )
 
 

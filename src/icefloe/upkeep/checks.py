@@ -64,7 +64,7 @@ def _branch_problem(
     )
     fillable = state.is_missing and newest.tip is not None
     if newest.tip is not None:
-        last += f"; the branch stands at {_text(newest)}"
+        last += f"; the branch is at {_text(newest)}"
     return Problem(
         ProblemKind.REFERENCE,
         f"branch {branch!r}: {state.fault}; {last}; {_outlook(state, newest, before)}",
@@ -77,15 +77,15 @@ def _outlook(state: BranchState, newest: BranchState, before: BranchState | None
     """What repair will do, or what is left to do by hand."""
     if state.is_missing and newest.tip is not None:
         return (
-            f"until number {state.sequence} is there again, storages without ordered listings "
-            "take the branch for older than it is; repair repeats the entry before it there, and "
-            "the branch stays where it stands"
+            f"until number {state.sequence} exists again, storages without ordered listings "
+            "see an older state of the branch; repair repeats the entry before it there, and "
+            "the branch does not move"
         )
     if state.sequence < newest.sequence:
         return "repair leaves it alone: what it pointed to cannot be derived, and nobody needs it"
     back = f", or delete it, and the branch is at {_text(before)} again" if before else ""
     return (
-        "repair leaves it alone: the commit that it stands for may have been acknowledged; "
+        "repair leaves it alone: the commit that it names may have been acknowledged; "
         f"restore the object from a copy{back}"
     )
 

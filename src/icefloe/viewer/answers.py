@@ -16,10 +16,10 @@ from icefloe.cf.decoding import coding_of
 from icefloe.engine.history.newest import read_log_page
 from icefloe.engine.inspection import describe_changes, describe_node
 from icefloe.engine.port import parsed_document
-from icefloe.errors import InvalidInputError, NodeNotFoundError
+from icefloe.errors import InvalidInputError
 from icefloe.model import MAIN, paths
 from icefloe.model.ids import SnapshotId
-from icefloe.model.nodes import expect_array
+from icefloe.model.nodes import expect_array, expect_node
 from icefloe.viewer.sampling import MAX_BYTES, Plane, sample_plane
 
 if TYPE_CHECKING:
@@ -109,9 +109,7 @@ class Answers:
         """A node with its whole metadata."""
         tree = self._at(version)
         path = paths.canonical(path)
-        node = tree.get_node(path)
-        if node is None:
-            raise NodeNotFoundError(f"there is no array or group at {path}", path)
+        node = expect_node(tree.get_node(path), path, lambda: tree.node_paths("/"))
         described = describe_node(node) | {"metadata": parsed_document(tree, path)}
         if node.is_array and node.num_refs <= MAX_REFERENCES:
             sizes = tree.array_reader(path).bytes()
@@ -245,7 +243,7 @@ class Answers:
 
 def _array(tree: WorkingTree, path: str) -> ArrayNode:
     path = paths.canonical(path)
-    return expect_array(tree.get_node(path), path)
+    return expect_array(tree.get_node(path), path, lambda: tree.node_paths("/"))
 
 
 def _itemsize(node: ArrayNode) -> int:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from icefloe.errors import AlreadyExistsError, NodeNotFoundError
+from icefloe.errors import AlreadyExistsError
 from icefloe.model import paths
+from icefloe.model.nodes import expect_node
 from icefloe.model.record import Record
 from icefloe.storage.keys import RESERVED_SEGMENT
 from icefloe.storage.local.local_storage import LocalStorage
@@ -58,11 +59,7 @@ def copy_to_plain_store(
         NodeNotFoundError: There is no such group or array.
     """
     root = paths.canonical(group)
-    if tree.get_node(root) is None:
-        from icefloe.model.spelling import suggestion
-
-        near = suggestion(root, tree.node_paths(paths.ROOT))
-        raise NodeNotFoundError(f"there is no array or group at {root}{near}", root)
+    expect_node(tree.get_node(root), root, lambda: tree.node_paths(paths.ROOT))
     existing = next(target.list(limit=1), None)
     if existing is not None:
         raise AlreadyExistsError(

@@ -134,7 +134,7 @@ def test_missing_values_fit_whatever_the_offset() -> None:
     coding = coding_of(np.dtype("u1"), {"add_offset": 10.0, "_FillValue": 255})
     stored = encode("v", np.array([12.0, np.nan]), None, coding)
     assert stored.tolist() == [2, 255]
-    with pytest.raises(InvalidInputError, match="stands for missing"):
+    with pytest.raises(InvalidInputError, match="means missing"):
         encode("v", np.array([265.0]), None, coding)
     with pytest.raises(InvalidInputError, match="do not fit"):
         encode("v", np.array([5.0]), None, coding)

@@ -24,7 +24,7 @@ from icefloe.formats.dataset import coordinates, fill_values
 from icefloe.formats.dataset.arrow_schemas import manifest_schema, structure_schema
 from icefloe.formats.dataset.file_names import decode_ids, encode_ids
 from icefloe.formats.dataset.layout import id_of_file
-from icefloe.formats.dataset.state import State, state_schema
+from icefloe.formats.dataset.state import State
 from icefloe.formats.dataset.structure_table import document_of
 from icefloe.formats.port import ObjectKind
 from icefloe.formats.registry import detect, format_for
@@ -37,7 +37,7 @@ from icefloe.objects.snapshot_chunks import SnapshotChunks
 from icefloe.storage.forwarding import ForwardingStorage
 from icefloe.testing.faults import FaultyStorage
 from icefloe.testing.generations import array_document, split_every, virtual_refs
-from tests.documents import array, group, make_tree
+from tests.documents import array, group, json_schema, make_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,8 +98,8 @@ def keys(storage: Storage, folder: str) -> list[str]:
 
 def state_of(storage: Storage) -> dict[str, Any]:
     state: dict[str, Any] = json.loads(storage.get("state.json"))
-    jsonschema.Draft202012Validator.check_schema(state_schema())
-    jsonschema.Draft202012Validator(state_schema()).validate(state)
+    jsonschema.Draft202012Validator.check_schema(json_schema("dataset", "state"))
+    jsonschema.Draft202012Validator(json_schema("dataset", "state")).validate(state)
     return state
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from icefloe.formats.layout import BASE32_LAYOUT as LAYOUT
 from icefloe.formats.port import ObjectKind, ObjectName
-from icefloe.formats.repository.layout import LAYOUT
 from icefloe.model.ids import AttributesId, ChunkFileId, ManifestId, SnapshotId
 
 RAW = bytes(range(12))

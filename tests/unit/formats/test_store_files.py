@@ -21,14 +21,13 @@ from icefloe.formats.port import ObjectKind
 from icefloe.formats.registry import detect, format_for
 from icefloe.formats.store import zarr_json
 from icefloe.formats.store.object_ids import file_name, node_id
-from icefloe.formats.store.schema_files import seed_schema
 from icefloe.model.chunk_refs import ChunkRef, InlineRef, NativeRef, VirtualRef
 from icefloe.model.ids import ChunkFileId, ManifestId, SnapshotId
 from icefloe.model.manifest import ArrayChunks, Manifest, ManifestIndex
 from icefloe.model.zarr_document import parse_document
 from icefloe.testing.clock import ClockedStorage
 from tests.builders import read_dataset
-from tests.documents import group
+from tests.documents import group, json_schema
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +51,7 @@ def validate_all(storage: Storage) -> dict[str, int]:
         value = json.loads(storage.get(info.key))
         counts[folder] += 1
         name = {"r": "ref", "s": "snapshot", "m": "manifest"}[folder]
-        check(value, seed_schema(name))  # type: ignore[arg-type]
+        check(value, json_schema("store", name))
     return counts
 
 
@@ -381,7 +380,7 @@ def test_ordinary_datasets_of_xarray_are_valid_by_the_schema() -> None:
 
 
 def test_all_variants_are_tried() -> None:  # R3-64
-    variants = seed_schema("snapshot")["definitions"]["FillValue"]["oneOf"]
+    variants = json_schema("store", "snapshot")["definitions"]["FillValue"]["oneOf"]
     names = {name for variant in variants for name in variant["properties"]}
     assert names == {name for _, _, tagged in TYPED for name in tagged}
     assert len(names) == 15
@@ -601,8 +600,8 @@ def foreign_store(parents: int = 1) -> Storage:
         "started_at": NOW,
         "total_parents": 5 * parents,
     }
-    check(snapshot, seed_schema("snapshot"))
-    check(manifest, seed_schema("manifest"))
+    check(snapshot, json_schema("store", "snapshot"))
+    check(manifest, json_schema("store", "manifest"))
     snapshot_id = SnapshotId(WIDE)
     storage = icefloe.in_memory_storage()
     storage.put(FORMAT.layout.snapshot(snapshot_id), json.dumps(snapshot).encode())
@@ -610,7 +609,7 @@ def foreign_store(parents: int = 1) -> Storage:
     storage.put(FORMAT.layout.chunk_file(chunk_id), b"abc")
     storage.put(f"a/{file_name(WIDE)}.json", b'[{}, {"k": [1]}]')
     ref_data = {"properties": {"x": 1}, "snapshot": list(WIDE), "timestamp": NOW}
-    check(ref_data, seed_schema("ref"))
+    check(ref_data, json_schema("store", "ref"))
     storage.put("r/main/ZZZZZZZZ.json", json.dumps(ref_data).encode())
     return storage
 

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from icefloe.config.manifest_sets import ChunkManifests, ManifestRule, ManifestSet
 from icefloe.model.ids import ManifestId, NodeId
-from icefloe.packing.bins import pack_by_number, pack_by_size
 from icefloe.packing.manifest_plan import (
     Item,
     Plan,
@@ -15,6 +14,8 @@ from icefloe.packing.manifest_plan import (
     apply_rules,
     closure,
     in_overflow_order,
+    pack_by_number,
+    pack_by_size,
     plan_manifests,
     set_for,
 )

@@ -253,7 +253,7 @@ def test_encodings_are_obeyed(repo: icefloe.Repository) -> None:
         ({"x": [0], "v": [300]}, "do not fit into uint8"),
         ({"x": [0], "v": [1.5]}, "no whole numbers"),
         ({"x": [0], "v": [None]}, "has 1 nulls"),
-        ({"x": [0], "v": [255]}, "stands for missing"),
+        ({"x": [0], "v": [255]}, "means missing"),
         ({"x": [1.5], "v": [1]}, "coordinate is of"),
     ],
 )

@@ -108,7 +108,7 @@ WRONG = {
     "MERGE INTO t USING s ON x": "expected WHEN MATCHED",
     "MERGE INTO t USING s ON x WHEN MATCHED THEN INSERT *": "no INSERT after WHEN MATCHED",
     "MERGE INTO t USING (SELECT 1) ON x WHEN MATCHED THEN DELETE": "an alias of the source",
-    "ALTER TABLE t CREATE BRANCH b RETAIN 3 DAYS": "told to expire_snapshots",
+    "ALTER TABLE t CREATE BRANCH b RETAIN 3 DAYS": "expire_snapshots determines how long",
     "CREATE TABLE t USING icefloe PARTITIONED BY (a)": "expected LOCATION, OPTIONS",
     "SELECT 'x": "cannot read the statement",
     "ALTER TABLE t SET TBLPROPERTIES ('a' = 'b') and more": "expected the end, found 'and'",

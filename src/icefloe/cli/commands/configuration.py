@@ -32,29 +32,23 @@ Key = Annotated[
 def add_to(app: typer.Typer) -> None:
     """Add these commands."""
     config = group(
-        "Show and change the configuration stored in a repository.",
-        examples=["icefloe config show ./weather"],
+        "Show and change the configuration stored in a repository.", "icefloe config show ./weather"
+    )
+    command(
+        config, show, START, "icefloe config show ./weather", "icefloe config show era5 --effective"
     )
     command(
         config,
-        "show",
-        panel=START,
-        examples=["icefloe config show ./weather", "icefloe config show era5 --effective"],
-    )(show)
+        set_value,
+        START,
+        "icefloe config set ./weather inline_chunk_threshold_bytes 1024 --yes",
+        name="set",
+    )
     command(
-        config,
-        "set",
-        panel=START,
-        examples=["icefloe config set ./weather inline_chunk_threshold_bytes 1024 --yes"],
-    )(set_value)
-    command(
-        config,
-        "unset",
-        panel=START,
-        examples=["icefloe config unset ./weather inline_chunk_threshold_bytes --yes"],
-    )(unset)
+        config, unset, START, "icefloe config unset ./weather inline_chunk_threshold_bytes --yes"
+    )
     app.add_typer(config, name="config", rich_help_panel=START)
-    command(app, panel=START, examples=["icefloe alias", "icefloe alias --json"])(alias)
+    command(app, alias, START, "icefloe alias", "icefloe alias --json")
 
 
 def alias(
@@ -132,7 +126,7 @@ def set_value(
     key: Key,
     value: Annotated[
         str,
-        typer.Argument(metavar="VALUE", help="JSON, or else text.", show_default=False),
+        typer.Argument(metavar="VALUE", help="JSON; anything else is text.", show_default=False),
     ],
     yes: Yes = False,
     dry_run: DryRun = False,

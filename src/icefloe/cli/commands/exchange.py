@@ -37,20 +37,18 @@ def add_to(app: typer.Typer) -> None:
     """Add these commands."""
     command(
         app,
-        panel=DATA,
-        examples=[
-            "icefloe export ./weather ./weather.zarr",
-            "icefloe export era5 ./t2m.nc --version v1 --group /surface",
-        ],
-    )(export)
+        export,
+        DATA,
+        "icefloe export ./weather ./weather.zarr",
+        "icefloe export era5 ./t2m.nc --version v1 --group /surface",
+    )
     command(
         app,
-        panel=DATA,
-        examples=[
-            "icefloe ingest ./weather 'data/*.nc' --concat-dim time --add-container",
-            "icefloe ingest era5 s3://noaa/2025-01.nc --authorize s3://noaa/ -m 'January 2025'",
-        ],
-    )(ingest)
+        ingest,
+        DATA,
+        "icefloe ingest ./weather 'data/*.nc' --concat-dim time --add-container",
+        "icefloe ingest era5 s3://noaa/2025-01.nc --authorize s3://noaa/ -m 'January 2025'",
+    )
 
 
 def export(

@@ -20,7 +20,7 @@ from icefloe.cli.command import HISTORY, command
 from icefloe.cli.exit_codes import ExitCode
 from icefloe.cli.output import Output
 from icefloe.cli.places import open_place
-from icefloe.cli.views import Column, Facts, Records, Sections, View, id_column
+from icefloe.cli.views import Column, Facts, Records, Sections, View, commit_columns, commit_row
 from icefloe.model import MAIN
 
 if TYPE_CHECKING:
@@ -38,22 +38,22 @@ def add_to(app: typer.Typer) -> None:
     """Add these commands."""
     command(
         app,
-        panel=HISTORY,
-        examples=["icefloe log ./weather", "icefloe log era5 --all -n 50", "icefloe log era5 v1"],
-    )(log)
-    command(
-        app, panel=HISTORY, examples=["icefloe show ./weather", "icefloe show era5 main~2 --json"]
-    )(show)
-    command(app, panel=HISTORY, examples=["icefloe status ./weather"])(status)
+        log,
+        HISTORY,
+        "icefloe log ./weather",
+        "icefloe log era5 --all -n 50",
+        "icefloe log era5 v1",
+    )
+    command(app, show, HISTORY, "icefloe show ./weather", "icefloe show era5 main~2 --json")
+    command(app, status, HISTORY, "icefloe status ./weather")
     command(
         app,
-        panel=HISTORY,
-        examples=[
-            "icefloe diff ./weather main~1 main",
-            "icefloe diff era5 v1 main --values --array '/era5/t*'",
-        ],
-    )(diff)
-    command(app, panel=HISTORY, examples=["icefloe blame ./weather /temperature"])(blame)
+        diff,
+        HISTORY,
+        "icefloe diff ./weather main~1 main",
+        "icefloe diff era5 v1 main --values --array '/era5/t*'",
+    )
+    command(app, blame, HISTORY, "icefloe blame ./weather /temperature")
 
 
 def log(
@@ -119,10 +119,12 @@ def diff(
         str,
         typer.Argument(metavar="TO", help="The other version.", autocompletion=complete_version),
     ] = MAIN,
-    values: Annotated[bool, typer.Option("--values", help="Compare cells, too.")] = False,
+    values: Annotated[
+        bool, typer.Option("--values", help="Also compare the values of cells.")
+    ] = False,
     arrays: Arrays = None,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="End with 1 if anything differs.")
+        bool, typer.Option("--exit-code", help="Exit with status 1 if anything differs.")
     ] = False,
 ) -> View:
     """Show which arrays, groups and chunks differ between two versions, and by how much."""
@@ -178,16 +180,9 @@ def blame(
     """Show which commits last wrote the chunks of an array."""
     with out.working("reading the history"):
         last_writes = open_place(place).blame(path, snapshot_id=version)
-    commits = [
-        {"id": str(stub.id), "written_at": stub.written_at, "message": stub.message}
-        for stub in last_writes.snapshots
-    ]
+    commits = [commit_row(stub) for stub in last_writes.snapshots]
     unknown = {"id": None, "written_at": None, "message": "written before the history begins"}
-    columns = (
-        id_column(),
-        Column("written_at", "written"),
-        Column("message", "message", wording.first_line),
-    )
+    columns = commit_columns()
     if chunks:
         rows = [
             {"chunk": coords, **(unknown if writer < 0 else commits[writer])}
@@ -238,7 +233,7 @@ def status(
         parts["leases"] = Records(
             [{"holder": lease.holder, "ends": lease.ends, "id": lease.id} for lease in leases],
             (Column("holder", "holder"), Column("ends", "ends")),
-            "no leases hold",
+            "no active leases",
         )
         parts["newest_operations"] = Records(
             [
@@ -276,24 +271,13 @@ def _branches_beside_main(repository: Repository, history: History) -> Records:
         ahead = next((n for n, each in enumerate(own) if each in main), None)
         behind = None if ahead is None else main[own[ahead]]
         info = repository.lookup_snapshot(own[0])
-        rows.append(
-            {
-                "branch": branch,
-                "id": info.id,
-                "ahead": ahead,
-                "behind": behind,
-                "written_at": info.written_at,
-                "message": info.message,
-            }
-        )
-    return Records(rows, _BRANCH_COLUMNS)
-
-
-_BRANCH_COLUMNS = (
-    Column("branch", "branch", style="green"),
-    id_column(),
-    Column("ahead", "ahead", wording.number, right=True),
-    Column("behind", "behind", wording.number, right=True),
-    Column("written_at", "written"),
-    Column("message", "message", wording.first_line),
-)
+        rows.append({"branch": branch, "ahead": ahead, "behind": behind, **commit_row(info)})
+    id_column, *others = commit_columns()
+    columns = (
+        Column("branch", "branch", style="green"),
+        id_column,
+        Column("ahead", "ahead", wording.number, right=True),
+        Column("behind", "behind", wording.number, right=True),
+        *others,
+    )
+    return Records(rows, columns)

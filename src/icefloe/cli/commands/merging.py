@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,18 +25,19 @@ from icefloe.cli.arguments import (
 from icefloe.cli.command import BRANCHES, command
 from icefloe.cli.output import Output
 from icefloe.cli.places import open_place
-from icefloe.cli.views import Column, Done, Records, View, id_column
+from icefloe.cli.views import Done, Records, View, commit_columns, commit_row
 from icefloe.errors import InvalidInputError
 from icefloe.model import MAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from icefloe.changes.conflicts import ConflictSolver
+    from icefloe.repository import Repository
 
 
 class Side(StrEnum):
-    """Whose chunks win where both sides wrote one."""
+    """Whose chunk wins if both sides wrote it."""
 
     SOURCE = "source"
     TARGET = "target"
@@ -54,7 +56,7 @@ Prefer = Annotated[
     Side | None,
     typer.Option(
         "--prefer",
-        help="Whose chunks win where both sides wrote one; without it, that is a conflict.",
+        help="Whose chunk wins if both sides wrote it; a conflict by default.",
         show_default=False,
     ),
 ]
@@ -73,22 +75,15 @@ def add_to(app: typer.Typer) -> None:
     """Add these commands."""
     command(
         app,
-        panel=BRANCHES,
-        examples=["icefloe merge ./weather test main", "icefloe merge era5 fix --prefer source"],
-    )(merge)
-    command(
-        app,
-        "cherry-pick",
-        panel=BRANCHES,
-        examples=["icefloe cherry-pick ./weather test~1 --branch main"],
-    )(cherry_pick)
-    command(app, panel=BRANCHES, examples=["icefloe revert ./weather main~1 -m 'bad calibration'"])(
-        revert
+        merge,
+        BRANCHES,
+        "icefloe merge ./weather test main",
+        "icefloe merge era5 fix --prefer source",
     )
-    command(
-        app, panel=BRANCHES, examples=["icefloe squash ./weather test main -m 'all of 2025' --yes"]
-    )(squash)
-    command(app, panel=BRANCHES, examples=["icefloe publish ./weather staging main"])(publish)
+    command(app, cherry_pick, BRANCHES, "icefloe cherry-pick ./weather test~1 --branch main")
+    command(app, revert, BRANCHES, "icefloe revert ./weather main~1 -m 'bad calibration'")
+    command(app, squash, BRANCHES, "icefloe squash ./weather test main -m 'all of 2025' --yes")
+    command(app, publish, BRANCHES, "icefloe publish ./weather staging main")
 
 
 def merge(
@@ -111,17 +106,17 @@ def merge(
 ) -> View:
     """Merge a branch into another: a three-way merge, as one commit."""
     repository = open_place(place)
-    before = repository.lookup_branch(branch)
+    commit = partial(
+        repository.merge,
+        source,
+        branch,
+        message=message,
+        metadata=parse_properties(properties),
+        solver=_solver(prefer, append),
+        fast_forward=fast_forward,
+    )
     with out.working("merging"):
-        snapshot_id = repository.merge(
-            source,
-            branch,
-            message=message,
-            metadata=parse_properties(properties),
-            solver=_solver(prefer, append),
-            fast_forward=fast_forward,
-        )
-    return _moved(f"Merged {source} into {branch}", branch, snapshot_id, before)
+        return _moved(repository, branch, commit, f"Merged {source} into {branch}")
 
 
 def cherry_pick(
@@ -136,16 +131,16 @@ def cherry_pick(
 ) -> View:
     """Apply the changes of a commit to another branch."""
     repository = open_place(place)
-    before = repository.lookup_branch(branch)
+    commit = partial(
+        repository.cherry_pick,
+        version,
+        branch=branch,
+        message=message,
+        metadata=parse_properties(properties),
+        solver=_solver(prefer, append),
+    )
     with out.working("picking"):
-        snapshot_id = repository.cherry_pick(
-            version,
-            branch=branch,
-            message=message,
-            metadata=parse_properties(properties),
-            solver=_solver(prefer, append),
-        )
-    return _moved(f"Picked {version} to {branch}", branch, snapshot_id, before)
+        return _moved(repository, branch, commit, f"Picked {version} to {branch}")
 
 
 def revert(
@@ -159,16 +154,16 @@ def revert(
 ) -> View:
     """Undo the changes of a commit by a new commit; later changes stay."""
     repository = open_place(place)
-    before = repository.lookup_branch(branch)
+    commit = partial(
+        repository.revert,
+        version,
+        branch=branch,
+        message=message,
+        metadata=parse_properties(properties),
+        solver=_solver(prefer, None),
+    )
     with out.working("reverting"):
-        snapshot_id = repository.revert(
-            version,
-            branch=branch,
-            message=message,
-            metadata=parse_properties(properties),
-            solver=_solver(prefer, None),
-        )
-    return _moved(f"Reverted {version} on {branch}", branch, snapshot_id, before)
+        return _moved(repository, branch, commit, f"Reverted {version} on {branch}")
 
 
 def squash(
@@ -178,7 +173,7 @@ def squash(
     since: Annotated[
         str,
         typer.Argument(
-            metavar="SINCE", help="The last version that stays as it is.", show_default=False
+            metavar="SINCE", help="The last version to keep unchanged.", show_default=False
         ),
     ],
     message: Annotated[
@@ -195,15 +190,8 @@ def squash(
         takewhile(lambda commit: commit.id != last.id, repository.ancestry(branch=branch))
     )
     plan = Records(
-        [
-            {"id": each.id, "written_at": each.written_at, "message": each.message}
-            for each in replaced
-        ],
-        (
-            id_column(),
-            Column("written_at", "written"),
-            Column("message", "message to be replaced", wording.first_line),
-        ),
+        [commit_row(each) for each in replaced],
+        commit_columns(message_title="message to be replaced"),
         "no commits to replace",
     )
     if dry_run:
@@ -213,7 +201,7 @@ def squash(
         branch, last.id, message=message, metadata=parse_properties(properties)
     )
     count = wording.counted(len(replaced), "commit")
-    return _moved(f"Replaced {count} of {branch} by one", branch, snapshot_id)
+    return _done(f"Replaced {count} of {branch} by one", branch, snapshot_id)
 
 
 def publish(
@@ -227,20 +215,26 @@ def publish(
 ) -> View:
     """Move a branch forward to another that descends from it: write, audit, publish."""
     repository = open_place(place)
+    publication = partial(repository.publish, source, branch)
+    return _moved(repository, branch, publication, f"Published {source} as {branch}")
+
+
+def _moved(repository: Repository, branch: str, move: Callable[[], str], sentence: str) -> Done:
+    """Move a branch, and say so unless it stayed."""
     before = repository.lookup_branch(branch)
-    snapshot_id = repository.publish(source, branch)
-    return _moved(f"Published {source} as {branch}", branch, snapshot_id, before)
-
-
-def _moved(sentence: str, branch: str, snapshot_id: str, before: str | None = None) -> Done:
+    snapshot_id = move()
     if snapshot_id == before:
-        sentence = f"Nothing to do, {branch} has it already"
+        sentence = f"Nothing to do: {branch} already has it"
+    return _done(sentence, branch, snapshot_id)
+
+
+def _done(sentence: str, branch: str, snapshot_id: str) -> Done:
     text = f"{wording.printable(sentence)}: {wording.short_id(snapshot_id)}"
     return Done(text, {"branch": branch, "snapshot_id": snapshot_id})
 
 
 def _solver(prefer: Side | None, append: str | None) -> ConflictSolver | None:
-    """What decides conflicts; None leaves it to the library."""
+    """The solver of conflicts; None is the default of the library."""
     from icefloe.changes.conflicts import VersionSelection
     from icefloe.changes.solvers import AppendSolver, MergeSolver
 
@@ -256,7 +250,7 @@ def _solver(prefer: Side | None, append: str | None) -> ConflictSolver | None:
 
 
 def parse_properties(properties: Sequence[str] | None) -> dict[str, Any] | None:
-    """Properties of a commit from `KEY=VALUE`; values are JSON, or else text.
+    """Properties of a commit from `KEY=VALUE`; a value that is not JSON is text.
 
     >>> parse_properties(["run=7", "by=Ada"])
     {'run': 7, 'by': 'Ada'}
@@ -273,7 +267,7 @@ def parse_properties(properties: Sequence[str] | None) -> dict[str, Any] | None:
 
 
 def parse_value(text: str) -> Any:
-    """JSON, or else text as it is."""
+    """A value in JSON; any other text unchanged."""
     try:
         return json.loads(text)
     except ValueError:

@@ -12,8 +12,8 @@ from icefloe.cli.command import HISTORY, command
 from icefloe.cli.output import Output
 from icefloe.cli.places import open_place
 from icefloe.cli.views import Column, Drawn, Facts, Records, View
-from icefloe.errors import NodeNotFoundError
 from icefloe.model import MAIN
+from icefloe.model.nodes import expect_node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,18 +30,19 @@ def add_to(app: typer.Typer) -> None:
     """Add these commands."""
     command(
         app,
-        panel=HISTORY,
-        examples=["icefloe tree ./weather", "icefloe tree era5 /surface --version v1 --sizes"],
-    )(tree)
+        tree,
+        HISTORY,
+        "icefloe tree ./weather",
+        "icefloe tree era5 /surface --version v1 --sizes",
+    )
     command(
         app,
-        panel=HISTORY,
-        examples=[
-            "icefloe ls ./weather",
-            "icefloe ls era5 /surface",
-            "icefloe ls era5 /surface/t2m",
-        ],
-    )(ls)
+        ls,
+        HISTORY,
+        "icefloe ls ./weather",
+        "icefloe ls era5 /surface",
+        "icefloe ls era5 /surface/t2m",
+    )
 
 
 def tree(
@@ -152,13 +153,7 @@ def _array_facts(session: SessionPort, node: Node, *, sizes: bool) -> Facts:
 
 def existing_node(session: SessionPort, path: str) -> Node:
     """The node at a path; raises NodeNotFoundError with names like it."""
-    node = session.get_node(path)
-    if node is None:
-        from icefloe.model.spelling import suggestion
-
-        near = suggestion(path, session.tree.node_paths("/"))
-        raise NodeNotFoundError(f"there is no array or group at {path}{near}", path)
-    return node
+    return expect_node(session.get_node(path), path, lambda: session.tree.node_paths("/"))
 
 
 def _depth(path: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +13,7 @@ from icefloe.cli.output import Output
 from icefloe.cli.views import Done, View
 from icefloe.cli.wording import printable
 from icefloe.errors import InvalidInputError
+from icefloe.extras import require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,12 +23,11 @@ def add_to(app: typer.Typer) -> None:
     """Add this command."""
     command(
         app,
-        panel=DATA,
-        examples=[
-            "icefloe run pipeline.yaml --dry-run",
-            "icefloe run pipeline.yaml --remote sc://cluster:15002 --json",
-        ],
-    )(run)
+        run,
+        DATA,
+        "icefloe run pipeline.yaml --dry-run",
+        "icefloe run pipeline.yaml --remote sc://cluster:15002 --json",
+    )
 
 
 def run(
@@ -58,10 +57,9 @@ def run(
     nothing is published, and the exit code is 1. Run pipelines with functions from Python, with
     `icefloe.spark.run_pipeline`.
     """
-    if importlib.util.find_spec("pyspark") is None:
-        raise InvalidInputError("pipelines need Spark: pip install 'icefloe[spark]'")
+    require("icefloe run", "pyspark")
     if master is not None and remote is not None:
-        raise InvalidInputError("give --master or --remote, not both")
+        raise InvalidInputError("pass --master or --remote, not both")
     from icefloe.spark import load_pipeline, run_pipeline
     from icefloe.spark.publishing.pipeline_run import check_functions
 

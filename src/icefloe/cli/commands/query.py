@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +13,7 @@ from icefloe.cli.output import Output
 from icefloe.cli.places import open_place
 from icefloe.cli.views import Column, Records, View
 from icefloe.errors import InvalidInputError
+from icefloe.extras import require
 from icefloe.model import MAIN
 
 if TYPE_CHECKING:
@@ -35,15 +35,12 @@ def add_to(app: typer.Typer) -> None:
     """Add this command."""
     command(
         app,
-        panel=DATA,
-        examples=[
-            "icefloe sql ./weather 'select avg(t2m) from data'",
-            (
-                "icefloe sql era5 'select time, max(t2m) from data group by time' "
-                '--where "lat > 60" --variable t2m --version v1'
-            ),
-        ],
-    )(sql)
+        sql,
+        DATA,
+        "icefloe sql ./weather 'select avg(t2m) from data'",
+        "icefloe sql era5 'select time, max(t2m) from data group by time' "
+        '--where "lat > 60" --variable t2m --version v1',
+    )
 
 
 def sql(
@@ -74,9 +71,7 @@ def sql(
     --variable decide what is read, the query decides what is done with it. A query has access to
     nothing else: no files, no network and no extensions of DuckDB.
     """
-    for package in ("duckdb", "pyarrow"):
-        if importlib.util.find_spec(package) is None:
-            raise InvalidInputError(f"queries need {package}: pip install 'icefloe[sql]'")
+    require("icefloe sql", "duckdb", "pyarrow")
     from icefloe.tables import scan
 
     session = open_place(place, authorize or ()).readonly_session(snapshot_id=version)

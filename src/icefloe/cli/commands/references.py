@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,17 +12,19 @@ from icefloe.cli.arguments import Branch, DryRun, Place, RequiredVersion, Versio
 from icefloe.cli.command import BRANCHES, command, group
 from icefloe.cli.output import Output
 from icefloe.cli.places import open_place
-from icefloe.cli.views import Column, Done, Facts, Records, View, id_column
+from icefloe.cli.views import Column, Done, Facts, Records, View, commit_columns, commit_row
 from icefloe.errors import InvalidInputError
 from icefloe.model import MAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from icefloe.engine.info import SnapshotInfo
     from icefloe.repository import Repository
 
-NewName = Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False)]
+NewName = Annotated[
+    str, typer.Argument(metavar="NAME", help="The new branch or tag.", show_default=False)
+]
 TagName = Annotated[str, typer.Argument(metavar="TAG", help="The tag.", show_default=False)]
 
 
@@ -30,43 +32,45 @@ def add_to(app: typer.Typer) -> None:
     """Add these commands."""
     branch = group(
         "List, create, reset and delete branches.",
-        examples=["icefloe branch list ./weather", "icefloe branch create ./weather test"],
+        "icefloe branch list ./weather",
+        "icefloe branch create ./weather test",
     )
-    command(branch, "list", panel=BRANCHES, examples=["icefloe branch list ./weather"])(branches)
+    command(branch, branches, BRANCHES, "icefloe branch list ./weather", name="list")
     command(
         branch,
-        "create",
-        panel=BRANCHES,
-        examples=[
-            "icefloe branch create ./weather test",
-            "icefloe branch create era5 fix --version v1",
-        ],
-    )(create_branch)
+        create_branch,
+        BRANCHES,
+        "icefloe branch create ./weather test",
+        "icefloe branch create era5 fix --version v1",
+        name="create",
+    )
     command(
         branch,
-        "reset",
-        panel=BRANCHES,
-        examples=["icefloe branch reset ./weather main main~1 --dry-run"],
-    )(reset_branch)
+        reset_branch,
+        BRANCHES,
+        "icefloe branch reset ./weather main main~1 --dry-run",
+        name="reset",
+    )
     command(
-        branch, "delete", panel=BRANCHES, examples=["icefloe branch delete ./weather test --yes"]
-    )(delete_branch)
+        branch, delete_branch, BRANCHES, "icefloe branch delete ./weather test --yes", name="delete"
+    )
     app.add_typer(branch, name="branch", rich_help_panel=BRANCHES)
 
     tag = group(
         "List, create and delete tags.",
-        examples=["icefloe tag list ./weather", "icefloe tag create ./weather v1"],
+        "icefloe tag list ./weather",
+        "icefloe tag create ./weather v1",
     )
-    command(tag, "list", panel=BRANCHES, examples=["icefloe tag list ./weather"])(tags)
+    command(tag, tags, BRANCHES, "icefloe tag list ./weather", name="list")
     command(
         tag,
-        "create",
-        panel=BRANCHES,
-        examples=["icefloe tag create ./weather v1", "icefloe tag create era5 v0 --version main~3"],
-    )(create_tag)
-    command(tag, "delete", panel=BRANCHES, examples=["icefloe tag delete ./weather v1 --dry-run"])(
-        delete_tag
+        create_tag,
+        BRANCHES,
+        "icefloe tag create ./weather v1",
+        "icefloe tag create era5 v0 --version main~3",
+        name="create",
     )
+    command(tag, delete_tag, BRANCHES, "icefloe tag delete ./weather v1 --dry-run", name="delete")
     app.add_typer(tag, name="tag", rich_help_panel=BRANCHES)
 
 
@@ -76,11 +80,7 @@ def branches(
 ) -> View:
     """List branches and what they point to."""
     repository = open_place(place)
-    rows = [
-        _row(repository, name, repository.lookup_branch(name))
-        for name in sorted(repository.list_branches())
-    ]
-    return Records(rows, _columns("branch"), "no branches")
+    return _listed(repository, "branch", repository.list_branches(), repository.lookup_branch)
 
 
 def tags(
@@ -89,30 +89,18 @@ def tags(
 ) -> View:
     """List tags and what they name."""
     repository = open_place(place)
+    return _listed(repository, "tag", repository.list_tags(), repository.lookup_tag)
+
+
+def _listed(
+    repository: Repository, what: str, names: Iterable[str], snapshot_of: Callable[[str], str]
+) -> Records:
     rows = [
-        _row(repository, name, repository.lookup_tag(name))
-        for name in sorted(repository.list_tags())
+        {"name": name, **commit_row(repository.lookup_snapshot(snapshot_of(name)))}
+        for name in sorted(names)
     ]
-    return Records(rows, _columns("tag"), "no tags")
-
-
-def _columns(title: str) -> tuple[Column, ...]:
-    return (
-        Column("name", title, style="green"),
-        id_column(),
-        Column("written_at", "written"),
-        Column("message", "message", wording.first_line),
-    )
-
-
-def _row(repository: Repository, name: str, snapshot_id: str) -> dict[str, Any]:
-    info = repository.lookup_snapshot(snapshot_id)
-    return {
-        "name": name,
-        "id": info.id,
-        "written_at": info.written_at,
-        "message": info.message,
-    }
+    columns = (Column("name", what, style="green"), *commit_columns())
+    return Records(rows, columns, "no tags" if what == "tag" else "no branches")
 
 
 def create_branch(
@@ -123,9 +111,7 @@ def create_branch(
 ) -> View:
     """Create a branch at a version."""
     repository = open_place(place)
-    snapshot_id = repository.lookup_snapshot(version).id
-    repository.create_branch(name, snapshot_id)
-    return _created("branch", name, snapshot_id)
+    return _created(repository, "branch", name, version, repository.create_branch)
 
 
 def create_tag(
@@ -136,12 +122,18 @@ def create_tag(
 ) -> View:
     """Create a tag for a version; it cannot be moved, and only the official format deletes tags."""
     repository = open_place(place)
+    return _created(repository, "tag", name, version, repository.create_tag)
+
+
+def _created(
+    repository: Repository,
+    what: str,
+    name: str,
+    version: str,
+    create: Callable[[str, str], None],
+) -> Done:
     snapshot_id = repository.lookup_snapshot(version).id
-    repository.create_tag(name, snapshot_id)
-    return _created("tag", name, snapshot_id)
-
-
-def _created(what: str, name: str, snapshot_id: str) -> Done:
+    create(name, snapshot_id)
     sentence = f"Created the {what} {wording.printable(name)} at {wording.short_id(snapshot_id)}"
     return Done(sentence, {what: name, "snapshot_id": snapshot_id})
 

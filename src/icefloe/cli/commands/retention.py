@@ -1,4 +1,4 @@
-"""Commands that forget and delete: expire, gc."""
+"""Commands of retention: expire, gc."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from icefloe.cli.arguments import DryRun, Place, Yes
 from icefloe.cli.command import UPKEEP, command
 from icefloe.cli.output import Output
 from icefloe.cli.places import open_place
-from icefloe.cli.views import Column, Done, Facts, Records, View, id_column
+from icefloe.cli.views import Done, Facts, Records, View, commit_columns, commit_row
 from icefloe.errors import InvalidInputError
 from icefloe.model.moments import parse_age
 
@@ -21,38 +21,36 @@ if TYPE_CHECKING:
     from icefloe.repository import Repository
 
 _SHOWN = 20
-_AGE = "An age such as 30d, 12h or 2w, or a moment such as 2026-01-31T12:00Z."
+_AGE = "an age such as 30d, 12h or 2w, or a time such as 2026-01-31T12:00Z."
 
 
 def add_to(app: typer.Typer) -> None:
     """Add these commands."""
     command(
         app,
-        panel=UPKEEP,
-        examples=[
-            "icefloe expire ./weather --older-than 30d --keep-last 10 --dry-run",
-            "icefloe expire era5 --older-than 2026-01-31 --yes",
-        ],
-    )(expire)
+        expire,
+        UPKEEP,
+        "icefloe expire ./weather --older-than 30d --keep-last 10 --dry-run",
+        "icefloe expire era5 --older-than 2026-01-31 --yes",
+    )
     command(
-        app,
-        panel=UPKEEP,
-        examples=["icefloe gc ./weather --dry-run", "icefloe gc era5 --older-than 7d --yes"],
-    )(gc)
+        app, gc, UPKEEP, "icefloe gc ./weather --dry-run", "icefloe gc era5 --older-than 7d --yes"
+    )
 
 
 def expire(
     out: Output,
     place: Place,
     older_than: Annotated[
-        str | None, typer.Option("--older-than", help=f"What expires. {_AGE}", show_default=False)
+        str | None,
+        typer.Option("--older-than", help=f"Expire commits older than {_AGE}", show_default=False),
     ] = None,
     keep_last: Annotated[
         int | None,
         typer.Option(
             "--keep-last",
             min=1,
-            help="How many of the newest commits of each history stay at any age.",
+            help="How many of the newest commits of each history to retain, however old.",
             show_default=False,
         ),
     ] = None,
@@ -64,7 +62,7 @@ def expire(
 ) -> View:
     """Remove old commits from the history. `icefloe gc` then deletes what only they use."""
     if older_than is None and keep_last is None:
-        raise InvalidInputError("say what expires: give --older-than, --keep-last or both")
+        raise InvalidInputError("say what expires: pass --older-than, --keep-last or both")
     repository = open_place(place)
     options: dict[str, Any] = {
         "older_than": None if older_than is None else parse_age(older_than),
@@ -86,17 +84,11 @@ def _expiring(repository: Repository, expired: set[str]) -> Records:
     """What would expire; only some of it has its message read, the newest of which is first."""
     infos = [repository.lookup_snapshot(each) for each in sorted(expired)[:_SHOWN]]
     infos.sort(key=lambda info: info.written_at, reverse=True)
-    rows: list[dict[str, Any]] = [
-        {"id": info.id, "written_at": info.written_at, "message": info.message} for info in infos
-    ]
+    rows = [commit_row(info) for info in infos]
     rows += [{"id": each} for each in sorted(expired)[_SHOWN:]]
     return Records(
         rows,
-        (
-            id_column("id", "expires"),
-            Column("written_at", "written"),
-            Column("message", "message", lambda text: wording.first_line(text or "")),
-        ),
+        commit_columns(id_title="expires"),
         "nothing expires",
         note="Tips of branches and tags stay readable, even if they are listed." if rows else "",
     )
@@ -106,7 +98,7 @@ def gc(
     out: Output,
     place: Place,
     older_than: Annotated[
-        str, typer.Option("--older-than", help=f"Only delete objects of that age. {_AGE}")
+        str, typer.Option("--older-than", help=f"Only delete objects older than {_AGE}")
     ] = "1d",
     yes: Yes = False,
     dry_run: DryRun = False,

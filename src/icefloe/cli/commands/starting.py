@@ -44,15 +44,13 @@ def add_to(app: typer.Typer) -> None:
     """Add these commands."""
     command(
         app,
-        panel=START,
-        examples=["icefloe init ./weather", "icefloe init s3://bucket/weather --generation store"],
-    )(init)
-    command(
-        app, panel=START, examples=["icefloe clone ./weather ./copy", "icefloe clone era5 ./era5"]
-    )(clone)
-    command(app, "open", panel=START, examples=["icefloe open ./weather", "icefloe open era5 v1"])(
-        open_prompt
+        init,
+        START,
+        "icefloe init ./weather",
+        "icefloe init s3://bucket/weather --generation store",
     )
+    command(app, clone, START, "icefloe clone ./weather ./copy", "icefloe clone era5 ./era5")
+    command(app, open_prompt, START, "icefloe open ./weather", "icefloe open era5 v1", name="open")
 
 
 def init(

@@ -41,40 +41,22 @@ if TYPE_CHECKING:
 
 def add_to(app: typer.Typer) -> None:
     """Add these commands."""
+    command(app, verify, UPKEEP, "icefloe verify ./weather", "icefloe verify era5 --deep --json")
+    command(
+        app, repair, UPKEEP, "icefloe repair ./weather --dry-run", "icefloe repair ./weather --yes"
+    )
+    command(app, compact, UPKEEP, "icefloe compact ./weather --dry-run", "icefloe compact era5")
+    command(
+        app, rewrite_manifests, UPKEEP, "icefloe rewrite-manifests ./weather -m 'split by year'"
+    )
     command(
         app,
-        panel=UPKEEP,
-        examples=["icefloe verify ./weather", "icefloe verify era5 --deep --json"],
-    )(verify)
-    command(
-        app,
-        panel=UPKEEP,
-        examples=["icefloe repair ./weather --dry-run", "icefloe repair ./weather --yes"],
-    )(repair)
-    command(
-        app, panel=UPKEEP, examples=["icefloe compact ./weather --dry-run", "icefloe compact era5"]
-    )(compact)
-    command(
-        app,
-        "rewrite-manifests",
-        panel=UPKEEP,
-        examples=["icefloe rewrite-manifests ./weather -m 'split by year'"],
-    )(rewrite_manifests)
-    command(
-        app,
-        panel=UPKEEP,
-        examples=[
-            "icefloe materialize era5 --array /t2m --authorize s3://noaa-era5-pds/ --dry-run"
-        ],
-    )(materialize)
-    command(
-        app, panel=UPKEEP, examples=["icefloe migrate ./weather ./tables --generation dataset"]
-    )(migrate)
-    command(
-        app,
-        panel=UPKEEP,
-        examples=["icefloe stats ./weather", "icefloe stats era5 --version v1 --json"],
-    )(stats)
+        materialize,
+        UPKEEP,
+        "icefloe materialize era5 --array /t2m --authorize s3://noaa-era5-pds/ --dry-run",
+    )
+    command(app, migrate, UPKEEP, "icefloe migrate ./weather ./tables --generation dataset")
+    command(app, stats, UPKEEP, "icefloe stats ./weather", "icefloe stats era5 --version v1 --json")
 
 
 def verify(
@@ -82,7 +64,7 @@ def verify(
     place: Place,
     deep: Annotated[bool, typer.Option("--deep", help="Read the bytes of all chunks.")] = False,
 ) -> View:
-    """Check everything that branches and tags reach; ends with 1 if there are problems."""
+    """Check everything that branches and tags reach; exits with status 1 if there are problems."""
     repository = _open_damaged(place)
     with out.working("verifying"):
         report = repository.verify(deep=deep)
@@ -111,7 +93,7 @@ def repair(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> View:
-    """Verify, and repair what can be repaired without guessing; ends with 1 if problems remain."""
+    """Verify, and repair what needs no guess; exits with status 1 if problems remain."""
     repository = _open_damaged(place)
     with out.working("verifying"):
         report = repository.verify()

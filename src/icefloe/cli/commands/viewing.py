@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from typing import Annotated
 
@@ -14,14 +13,12 @@ from icefloe.cli.output import Output, to_json
 from icefloe.cli.places import open_place
 from icefloe.cli.streams import write_json
 from icefloe.cli.views import View
-from icefloe.errors import InvalidInputError
+from icefloe.extras import require
 
 
 def add_to(app: typer.Typer) -> None:
     """Add this command."""
-    command(app, panel=HISTORY, examples=["icefloe ui ./weather", "icefloe ui era5 --no-browser"])(
-        ui
-    )
+    command(app, ui, HISTORY, "icefloe ui ./weather", "icefloe ui era5 --no-browser")
 
 
 def ui(
@@ -38,9 +35,7 @@ def ui(
     The page is served to this machine only, and requires the token in its address.
     It cannot change anything. Ctrl-C stops it.
     """
-    for package in ("starlette", "uvicorn"):
-        if importlib.util.find_spec(package) is None:
-            raise InvalidInputError(f"the viewer needs {package}: pip install 'icefloe[ui]'")
+    require("icefloe ui", "starlette", "uvicorn")
     from icefloe.viewer.server import Viewer
 
     viewer = Viewer(open_place(place, authorize or ()), port)

@@ -6,9 +6,14 @@ import warnings
 from typing import TYPE_CHECKING
 
 from icefloe.changes.change_set import ChangeSet
-from icefloe.changes.fork_changes import Inherited, absorb_since, changes_since
-from icefloe.changes.fork_overlaps import merge_metadata, same_chunks
-from icefloe.changes.needed_groups import fill_groups
+from icefloe.changes.fork_changes import (
+    Inherited,
+    absorb_since,
+    changes_since,
+    merge_metadata,
+    same_chunks,
+)
+from icefloe.changes.groups import fill_groups
 from icefloe.engine.commit.linked_tiles import unlink_common
 from icefloe.engine.retention.uncommitted import check_own_files
 from icefloe.errors import InvalidInputError

@@ -16,8 +16,14 @@ from icefloe.changes.conflicts import (
     VersionSelection,
 )
 from icefloe.changes.detection import detect, give_up
-from icefloe.changes.needed_groups import lost_groups, make_groups, spare_groups
-from icefloe.changes.shared_groups import merged_document, share, share_new_groups
+from icefloe.changes.groups import (
+    lost_groups,
+    make_groups,
+    merged_document,
+    share,
+    share_new_groups,
+    spare_groups,
+)
 from icefloe.changes.solvers import AppendSolver, MergeSolver
 from icefloe.engine.commit.write import touched_chunks, uncommitted_diff
 from icefloe.engine.info import Diff

@@ -172,7 +172,7 @@ class _Search:
 def _gone(tips: tuple[SnapshotId, SnapshotId], base: SnapshotId | None) -> str:
     which = "the last commit that both have" if base is None else f"{base}, which both have last,"
     return (
-        f"cannot merge {tips[0]} into {tips[1]}: {which} has expired and is gone, so nobody "
-        "can tell what each of them changed since then; take over single commits with cherry_pick, "
-        "and expire branches that are still to be merged only as far as where they parted"
+        f"cannot merge {tips[0]} into {tips[1]}: {which} has expired and is gone, so "
+        "the changes since then cannot be determined; apply single commits with cherry_pick, "
+        "and before you merge branches, expire only snapshots older than their common ancestor"
     )

@@ -80,7 +80,12 @@ class LogEntry(Record, frozen=True):
     branches: tuple[str, ...]
     tags: tuple[str, ...]
     merged_ids: tuple[str, ...]
-    """The tips of other branches that it merged."""
+    """The tips of other branches that it merged, or whose merges it squashed."""
+
+    @property
+    def merged_id(self) -> str | None:
+        """The tip of the other branch that it merged; the last one if there are several."""
+        return self.merged_ids[0] if self.merged_ids else None
 
 
 class LogPage(NamedTuple):
@@ -92,16 +97,21 @@ class LogPage(NamedTuple):
 
 
 def read_log_page(
-    history: History, count: int, starts: Iterable[SnapshotId] | None = None
+    history: History,
+    count: int | None,
+    starts: Iterable[SnapshotId] | None = None,
+    *,
+    merges: bool = True,
 ) -> LogPage:
     """The newest commits that some snapshots descend from, or all branches and tags.
 
-    What it reads follows `count`, however long the history is.
+    What it reads follows `count`, however long the history is; None means all of it. Merges are
+    in the files of snapshots, and are only looked up with `merges`.
     """
     named = named_snapshots(history)
     walk = NewestFirst(history, named if starts is None else starts)
     page = list(islice(walk, count))
-    merged = history.merged_by([commit.stub.id for commit in page])
+    merged = history.merged_by([commit.stub.id for commit in page]) if merges else {}
     entries = []
     for stub, parent in page:
         branches, tags = named.get(stub.id, ([], []))
@@ -113,7 +123,7 @@ def read_log_page(
                 message=stub.message,
                 branches=tuple(branches),
                 tags=tuple(tags),
-                merged_ids=tuple(map(str, merged[stub.id])),
+                merged_ids=tuple(map(str, merged.get(stub.id, ()))),
             )
         )
     return LogPage(entries, walk.rest())

@@ -8,7 +8,6 @@ from __future__ import annotations
 import uuid
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from importlib import resources
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -65,13 +64,6 @@ class SnapshotFacts(msgspec.Struct, frozen=True):
     timestamp_ms: int
     properties: dict[str, Any]
     message: str
-
-
-def state_schema() -> dict[str, Any]:
-    """The JSON Schema of the state file."""
-    folder = resources.files("icefloe.formats.dataset") / "schemas"
-    text = (folder / "state.schema.json").read_bytes()
-    return msgspec.json.decode(text, type=dict[str, Any])
 
 
 def _bad(reason: str) -> FormatError:

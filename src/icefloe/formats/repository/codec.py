@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from icefloe.formats.container import (
     COLUMNS_VERSION,
@@ -21,58 +21,17 @@ if TYPE_CHECKING:
 
     from icefloe.formats.container import Header
     from icefloe.formats.port import EncodedFile
+    from icefloe.formats.repository.rows_codec import RowsCodec
     from icefloe.model.ids import ManifestId, NodeId, SnapshotId
     from icefloe.model.manifest import ArrayChunks, ManifestBlock, ManifestIndex
     from icefloe.model.snapshot import Snapshot
     from icefloe.model.transaction_log import TransactionLog
 
 
-class VersionCodec(Protocol):
-    """The codec of one spec version. Decoders take the header that says so, if there is one."""
-
-    spec_version: int
-    writes_columns: bool
-
-    def encode_snapshot(self, snapshot: Snapshot, level: int) -> EncodedFile:
-        """Bytes of a snapshot file."""
-
-    def decode_snapshot(
-        self, data: bytes, header: Header | None, snapshot_id: SnapshotId, key: str
-    ) -> Snapshot:
-        """Read a snapshot file."""
-
-    def encode_manifest(
-        self,
-        parts: Sequence[tuple[NodeId, ArrayChunks]],
-        arranged: tuple[ManifestIndex, list[ManifestBlock]] | None,
-        level: int,
-    ) -> EncodedFile:
-        """Bytes of a manifest file."""
-
-    def decode_manifest_index(
-        self, prefix: bytes, header: Header | None, size: int, key: str
-    ) -> ManifestIndex | NeedsMore:
-        """Read the index from the first bytes of a manifest file."""
-
-    def encode_attributes(self, rows: Sequence[bytes], level: int, /) -> EncodedFile:
-        """Bytes of an attribute file."""
-
-    def decode_attributes(self, data: bytes, header: Header | None, key: str) -> list[bytes]:
-        """Read an attribute file."""
-
-    def encode_transaction_log(self, log: TransactionLog, level: int) -> EncodedFile:
-        """Bytes of a transaction log."""
-
-    def decode_transaction_log(
-        self, data: bytes, header: Header | None, key: str
-    ) -> TransactionLog:
-        """Read a transaction log."""
-
-
 _COLUMNS = ColumnsCodec()
 
 
-def codec_of(spec_version: int) -> VersionCodec:
+def codec_of(spec_version: int) -> ColumnsCodec | RowsCodec:
     """The codec of a spec version; that of rows is imported when it is first needed."""
     if spec_version == COLUMNS_VERSION:
         return _COLUMNS
@@ -81,7 +40,7 @@ def codec_of(spec_version: int) -> VersionCodec:
     return RowsCodec()
 
 
-def _reader(header: Header | None) -> VersionCodec:
+def _reader(header: Header | None) -> ColumnsCodec | RowsCodec:
     """The codec that reads a file; layouts before spec version 1 are read like that one."""
     if header is None or header.size != HEADER_SIZE:
         return codec_of(0)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from icefloe.formats.config_files import open_config_files
 from icefloe.formats.container import COLUMNS_VERSION, ROWS_VERSION
+from icefloe.formats.layout import BASE32_LAYOUT
 from icefloe.formats.port import Generation
 from icefloe.formats.repository.codec import RepositoryCodec
-from icefloe.formats.repository.layout import LAYOUT
 from icefloe.formats.repository.refs import repository_refs
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ REPOSITORY = Generation(
     name="repository",
     spec_versions=(ROWS_VERSION, COLUMNS_VERSION),
     spec_version=COLUMNS_VERSION,
-    layout=LAYOUT,
+    layout=BASE32_LAYOUT,
     make_codec=RepositoryCodec,
     open_refs=_open_refs,
     open_config=open_config_files,

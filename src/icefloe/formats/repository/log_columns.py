@@ -151,13 +151,14 @@ def _unpack_chunks(packed: _Log, key: str) -> dict[NodeId, ChunkIndex]:
     if not all(counts):
         raise bad_file(key, "an array is listed that has no updated chunks")
     sparse = sum(count for count, box in zip(counts, boxes, strict=True) if count != box.size)
-    positions = unpack_integers(packed.chunk_positions, sparse, key) if sparse else None
+    positions: npt.NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
+    if sparse:
+        positions = unpack_integers(packed.chunk_positions, sparse, key)
     updated: dict[NodeId, ChunkIndex] = {}
     start = 0
     for node, box, count in zip(nodes, boxes, counts, strict=True):
         linear: npt.NDArray[np.uint64] | None = None
         if count != box.size:
-            assert positions is not None
             linear = positions[start : start + count]
             start += count
             if int(linear[-1]) >= box.size or not (linear[1:] > linear[:-1]).all():

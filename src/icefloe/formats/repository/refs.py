@@ -8,7 +8,6 @@ import msgspec
 
 from icefloe.errors import FormatError, InvalidInputError
 from icefloe.formats.authorship import SIGNATURE_BYTES
-from icefloe.formats.repository.layout import REFS_FOLDER
 from icefloe.formats.sequence_refs import MAX_NAME_BYTES, SequenceRefs, check_ref_name
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from icefloe.model.snapshot import FileSum
     from icefloe.storage.port import Storage
 
+_FOLDER = "refs"
 _PREFIXES = {"branch": "branch.", "tag": "tag."}
 _TAG_FILE = "ref.json"
 _TAG_TOMBSTONE = "ref.json.deleted"
@@ -64,8 +64,8 @@ _LIVE_SIZES = {len(ref_content(FIRST_SNAPSHOT_ID)) + each for each in (0, SIGNAT
 class RepositoryRefNames:
     """References as `refs/branch.<name>/<sequence>.json` and `refs/tag.<name>/ref.json`."""
 
-    folder = REFS_FOLDER
-    branches_prefix = f"{REFS_FOLDER}/branch."
+    folder = _FOLDER
+    branches_prefix = f"{_FOLDER}/branch."
 
     def check(self, name: str, what: Literal["branch", "tag"]) -> None:
         """Raise InvalidInputError unless a reference of that name may be created."""
@@ -73,15 +73,15 @@ class RepositoryRefNames:
 
     def branch_folder(self, branch: str) -> str:
         """The folder of a branch's sequence files."""
-        return f"{REFS_FOLDER}/branch.{branch}"
+        return f"{_FOLDER}/branch.{branch}"
 
     def tag_key(self, tag: str) -> str:
         """Key of a tag."""
-        return f"{REFS_FOLDER}/tag.{tag}/{_TAG_FILE}"
+        return f"{_FOLDER}/tag.{tag}/{_TAG_FILE}"
 
     def tombstone_key(self, tag: str) -> str:
         """Key of a file by which the reference implementation marks a tag as deleted."""
-        return f"{REFS_FOLDER}/tag.{tag}/{_TAG_TOMBSTONE}"
+        return f"{_FOLDER}/tag.{tag}/{_TAG_TOMBSTONE}"
 
     def branch_of(self, entry: str) -> str | None:
         """The branch that an entry of the folder belongs to."""
@@ -93,7 +93,7 @@ class RepositoryRefNames:
 
     def list_tags(self, storage: Storage) -> set[str]:
         """Names of all tags that are not deleted."""
-        prefix = f"{REFS_FOLDER}/tag."
+        prefix = f"{_FOLDER}/tag."
         names, deleted = set(), set()
         for info in storage.list(prefix):
             name, _, file = info.key[len(prefix) :].partition("/")

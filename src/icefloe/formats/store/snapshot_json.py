@@ -413,13 +413,12 @@ class _NodeLoader:
         attributes = decode_json(_attributes_decoder, node.user_attributes, self._key)
         if attributes is None:
             return None, None
-        if (attributes.Inline is msgspec.UNSET) == (attributes.Ref is msgspec.UNSET):
-            raise bad_file(self._key, "attributes are either 'Inline' or 'Ref'")
-        if attributes.Inline is msgspec.UNSET:
-            assert isinstance(attributes.Ref, _AttributesRef)
-            return None, attributes.Ref
-        assert isinstance(attributes.Inline, dict)
-        return attributes.Inline, None
+        match attributes.Inline, attributes.Ref:
+            case dict() as inline, msgspec.UNSET:
+                return inline, None
+            case msgspec.UNSET, _AttributesRef() as ref:
+                return None, ref
+        raise bad_file(self._key, "attributes are either 'Inline' or 'Ref'")
 
     def _rebuild(self, struct: msgspec.Raw | None, node: _Node) -> tuple[bytes, int]:
         try:

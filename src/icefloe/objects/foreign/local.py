@@ -96,9 +96,7 @@ class LocalSource:
     def _checked(self, descriptor: int, byte_range: VirtualRange) -> os.stat_result:
         """The status of an open file; raises if it may not be read."""
         if not _real_path(descriptor).startswith(self._root.rstrip("/") + "/"):
-            raise byte_range.unreadable(
-                "a symbolic link leads out of the folder that its container stands for"
-            )
+            raise byte_range.unreadable("a symbolic link leads out of the folder of its container")
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise byte_range.unreadable("it is not a regular file")

@@ -127,7 +127,7 @@ class Changes:
             how = "decode=False" if request.layout == "cells" else f"layout={request.layout!r}"
             raise InvalidInputError(
                 f"{target.table.name} was registered with {how} and can only be read: rows that "
-                "are written are decoded cells; register the table once more without it"
+                "are written are decoded cells; register the table again without it"
             )
         return self._statements.begin_writing(target, written_branch(target))
 

@@ -733,7 +733,7 @@ def _set_attributes(cursor: Cursor, name: Name) -> SetAttributes | None:
 _OTHER_TABLES = {
     ("TRUNCATE", "TABLE"): "DELETE FROM {0} makes all cells missing",
     ("VACUUM",): "CALL icefloe.system.expire_snapshots('{0}') forgets old versions, and "
-    "CALL icefloe.system.remove_orphan_files('{0}') deletes what nothing refers to",
+    "CALL icefloe.system.remove_orphan_files('{0}') deletes unreferenced files",
     ("OPTIMIZE",): "CALL icefloe.system.rewrite_data_files('{0}') packs small chunks",
     ("RESTORE", "TABLE"): "CALL icefloe.system.set_current_snapshot('{0}', '…') moves the branch",
     ("RESTORE",): "CALL icefloe.system.set_current_snapshot('{0}', '…') moves the branch",
@@ -783,7 +783,7 @@ def _create_ref(cursor: Cursor, name: Name) -> CreateRef:
         version = _as_text(cursor.literal())
     if cursor.has_more():
         cursor.fail(
-            "AS OF VERSION or the end (how long versions are retained is told to expire_snapshots)"
+            "AS OF VERSION or the end (expire_snapshots determines how long versions are retained)"
         )
     return CreateRef(
         name=name,

@@ -1,7 +1,9 @@
-"""Groups that two sides created at one path: one group, if no attribute is lost by it. No I/O here.
+"""Groups in a merge: those that both sides create, or that one side deletes and the other fills.
 
-Most groups are made in passing, on the way to the first array below them; the root is so in every
-repository. To find such a group there already is what its creator wanted.
+Most groups are created in passing, on the way to the first array below them; the root is, in every
+repository. Whoever creates a group that exists already has what they wanted: the two become one
+group, if no attribute is lost by it. And as a folder in git, a group exists as long as something is
+in it: without one, the nodes that the other side put below it would not be listed. No I/O here.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from icefloe.changes.documents import ATTRIBUTES, merge_documents, parsed, same_document
+from icefloe.model import paths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from icefloe.changes.change_set import ChangeSet
     from icefloe.changes.documents import DocumentConflict
@@ -81,6 +84,59 @@ def share(
     del ours.new[node_id]
     if not is_theirs:
         ours.documents[other.id] = document
+
+
+def spare_groups(ours: ChangeSet, head: NodeTable) -> None:
+    """Do not delete groups into which others put nodes, in place; unless we put others there."""
+    taken = {*(node.path for node in ours.new.values()), *ours.places.values()}
+    for node_id in list(ours.deleted):
+        group = head.by_id(node_id)
+        if group is None or group.is_array or group.path in taken:
+            continue
+        newcomers = (node.id for node in head.below(group.path))
+        if any(each not in ours.deleted and each not in ours.places for each in newcomers):
+            del ours.deleted[node_id]
+
+
+def lost_groups(ours: ChangeSet, head: NodeTable) -> list[str]:
+    """Groups into which we put nodes and that others deleted, the outer ones first."""
+    found: set[str] = set()
+    for node in ours.new.values():
+        found.update(_lost_above(node.path, ours, head))
+    return sorted(found)
+
+
+def _lost_above(path: str, ours: ChangeSet, head: NodeTable) -> Iterator[str]:
+    parent = paths.parent(path)
+    while parent is not None:
+        group = ours.get(parent)
+        if group is None or group.is_array or head.get(parent) or head.by_id(group.id):
+            return
+        if group.id not in ours.new and group.id not in ours.places:
+            yield parent
+        parent = paths.parent(parent)
+
+
+def fill_groups(merged: ChangeSet) -> None:
+    """Keep groups that one of several sessions that work together filled, in place."""
+    for node in list(merged.new.values()):
+        parent = paths.parent(node.path)
+        while parent is not None and merged.get(parent) is None:
+            group = merged.base.get(parent)
+            if group is None or group.is_array:
+                break
+            if merged.deleted.pop(group.id, None) is None:
+                merged.set_document(parent, BARE_GROUP)  # it was moved
+            else:
+                merged.rebase(merged.base)
+            parent = paths.parent(parent)
+
+
+def make_groups(ours: ChangeSet, lost: list[str]) -> None:
+    """Create such groups again, without attributes, over the nodes of others."""
+    for path in lost:
+        if ours.get(path) is None:
+            ours.set_document(path, BARE_GROUP)
 
 
 def _plain(document: bytes) -> bytes:
