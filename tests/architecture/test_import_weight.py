@@ -68,7 +68,7 @@ UNUSED_BY_READERS = (
 )
 """Rooms and modules that a process does without which opens a local repository and reads."""
 
-MODULES_OF_A_READER = 111
+MODULES_OF_A_READER = 109
 """How many modules of ours such a process loads at most; each takes a third of a millisecond."""
 
 

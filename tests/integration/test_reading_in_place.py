@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import icefloe
-from icefloe.arrays import large_chunks
+from icefloe.arrays import large_chunks, transfer
 from icefloe.errors import DamagedChunkError
 from icefloe.storage.local import LocalStorage
 from tests.property.region_arrays import assert_same, selections
@@ -74,6 +74,28 @@ def test_whole_chunks_are_read_there_and_neighbours_at_once(storage: Noting) -> 
     session = write(storage, values).readonly_session("main")
     assert_same(session.read_region("a"), values)
     assert storage.filled == [[24] * 7]
+
+
+def test_many_are_located_together_and_every_thread_has_a_share(
+    storage: Noting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.arange(48, dtype="<i4").reshape(8, 6)
+    write(storage, values)
+    slabs: list[int] = []
+    read = large_chunks.LargeChunks.read
+
+    def counted(self: large_chunks.LargeChunks, slab: Any) -> Any:
+        slabs.append(int(np.prod(slab.grid)))
+        return read(self, slab)
+
+    monkeypatch.setattr(large_chunks.LargeChunks, "read", counted)
+    monkeypatch.setattr(transfer, "_SLAB_BYTES", 24)  # one chunk
+    for threads, expected in ((1, [8]), (2, [4, 4])):
+        slabs.clear()
+        repository = icefloe.Repository.open(storage, config=configured(codec_threads=threads))
+        found = repository.readonly_session("main").read_region("a")
+        assert_same(found, values)
+        assert slabs == expected
 
 
 def test_what_does_not_fit_is_read_by_itself(storage: Noting) -> None:

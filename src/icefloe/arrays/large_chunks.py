@@ -31,10 +31,15 @@ def is_for_large_chunks(layout: ArrayLayout) -> bool:
     """Whether an array's chunks are large, and of a kind that can be decoded in place."""
     if not layout.is_batched:
         return False
-    size = int(layout.chunk_bytes)
     if not layout.steps:
-        return size >= LARGE_PLAIN_BYTES
-    return len(layout.steps) == 1 and isinstance(layout.steps[0], ZstdBatch) and size >= LARGE_BYTES
+        return is_plain_and_large(layout)
+    is_zstd = len(layout.steps) == 1 and isinstance(layout.steps[0], ZstdBatch)
+    return is_zstd and layout.chunk_bytes >= LARGE_BYTES
+
+
+def is_plain_and_large(layout: ArrayLayout) -> bool:
+    """Whether an array's chunks are large, and the values themselves."""
+    return layout.is_batched and not layout.steps and layout.chunk_bytes >= LARGE_PLAIN_BYTES
 
 
 class LargeChunks:

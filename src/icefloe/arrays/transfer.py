@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icefloe.arrays.chunk_arrays import ChunkArrays
-from icefloe.arrays.large_chunks import LargeChunks, is_for_large_chunks
+from icefloe.arrays.large_chunks import LargeChunks, is_for_large_chunks, is_plain_and_large
 from icefloe.arrays.layout import layout_of
 from icefloe.arrays.spans import slabs_of, spans_of
 from icefloe.arrays.threads import allowed_threads, for_each
@@ -31,6 +31,8 @@ _SLAB_BYTES = 8 << 20
 """Decoded bytes that are handled together: they should fit into a processor's cache."""
 _WRITTEN_SLAB_BYTES = 32 << 20
 """The same for writing: a full pack, which then need not wait for others."""
+_IN_PLACE_SLAB_BYTES = 32 << 20
+"""The same for chunks that are read into the result, and pass through no cache."""
 _REMOTE_SLAB_BYTES = 64 << 20
 """The same where reads wait for a network, and more of them should wait at a time."""
 
@@ -222,7 +224,7 @@ class BoxTransfer:
     def read(self, target: Values) -> npt.NDArray[np.bool_]:
         """Read all elements into an array that has all axes; returns which chunks exist."""
         present = np.zeros(tuple(len(span.ids) for span in self._spans), dtype=np.bool_)
-        slabs = self._slabs(self._slab_bytes)
+        slabs = self._slabs(self._read_slab_bytes(target.nbytes))
         threads = 1 if len(slabs) >= self._threads else self._threads
 
         large = None
@@ -245,6 +247,13 @@ class BoxTransfer:
         slabs = self._slabs(max(self._slab_bytes, _WRITTEN_SLAB_BYTES))
         threads = 1 if len(slabs) >= self._threads else self._threads
         for_each(lambda slab: self._write_slab(slab, values, threads), slabs, self._threads)
+
+    def _read_slab_bytes(self, nbytes: int) -> int:
+        """How much of a result of `nbytes` to read together; each thread still has a share."""
+        if not is_plain_and_large(self._layout):
+            return self._slab_bytes
+        share = min(nbytes // self._threads, _IN_PLACE_SLAB_BYTES)
+        return max(share, self._slab_bytes)
 
     def _slabs(self, slab_bytes: int) -> list[Slab]:
         if self._shards is not None:

@@ -49,8 +49,12 @@ def matching(regexes: Iterable[str], texts: Iterable[str]) -> list[str]:
     """The texts that any of the regexes matches as a whole."""
     patterns = list(regexes)
     if are_suffixes(patterns):
-        # One call for each of thousands of paths, when a session starts.
         suffixes = tuple(filter(None, map(_suffix, patterns)))
+        texts = list(texts)
+        # Of thousands of paths, when a session starts, mostly none: one search sees it.
+        joined = "\0".join(texts) + "\0"
+        if not any(f"{suffix}\0" in joined for suffix in suffixes):
+            return []
         texts = [text for text in texts if text.endswith(suffixes)]
     return [text for text in texts if any(matches_whole(each, text) for each in patterns)]
 

@@ -8,6 +8,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from icefloe.errors import InvalidInputError
 from icefloe.formats.container import bad_file
@@ -30,7 +31,8 @@ MAX_CHECKSUM = 2**32 - 1
 _decoder = msgspec.json.Decoder(dict[str, Any])
 
 
-_DOTS = ("/./", "/../", "/.\0", "/..\0")
+_DOTS = (b"/./", b"/../", b"/.\0", b"/..\0")
+_SLASH, _DOT, _END = b"/.\0"
 
 
 def check_paths(paths: list[str], key: str) -> None:
@@ -38,16 +40,22 @@ def check_paths(paths: list[str], key: str) -> None:
     if not all(map(operator.lt, paths, paths[1:])):
         raise bad_file(key, "the paths of the nodes are not in order")
     below_root = paths[1:] if paths[:1] == [ROOT] else paths
-    joined = "\0" + "\0".join(below_root) + "\0"
-    count = len(below_root)
-    if count and (
-        joined.count("\0/") != count
-        or joined.count("\0") != count + 1
-        or "//" in joined
-        or "/\0" in joined
-        or ("/." in joined and any(part in joined for part in _DOTS))
-    ):
+    if below_root and not _are_canonical(below_root):
         raise bad_file(key, "a node has a path that is not canonical")
+
+
+def _are_canonical(paths: list[str]) -> bool:
+    """Whether all are canonical paths of nodes below the root, seen in the bytes of all of them."""
+    joined = ("\0" + "\0".join(paths) + "\0").encode("utf-8", "surrogatepass")
+    octets = np.frombuffer(joined, dtype=np.uint8)
+    is_end, is_slash = octets == _END, octets == _SLASH
+    after_slash = octets[1:][is_slash[:-1]]
+    return (
+        np.count_nonzero(is_end) == len(paths) + 1
+        and np.count_nonzero(is_end[:-1] & is_slash[1:]) == len(paths)
+        and not ((after_slash == _SLASH) | (after_slash == _END)).any()
+        and not ((after_slash == _DOT).any() and any(part in joined for part in _DOTS))
+    )
 
 
 def load_node(

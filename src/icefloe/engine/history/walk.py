@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import re
 from datetime import datetime
-from functools import cache
+from functools import cache, cached_property
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from icefloe.engine.history.expired_parents import Cuts
 from icefloe.errors import (
     FormatError,
     InvalidInputError,
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from icefloe.changes.compare import ReadableNodes
+    from icefloe.engine.history.expired_parents import Cuts
     from icefloe.engine.info import Diff
     from icefloe.formats.port import Refs
     from icefloe.model.ids import ManifestId
@@ -111,7 +111,16 @@ class History:
         self._read_ahead = read_ahead
         self.files = files
         self.refs = refs
-        self.cuts = Cuts(files.storage) if cuts is None else cuts
+        self._cuts = cuts
+
+    @cached_property
+    def cuts(self) -> Cuts:
+        """Where expiry cut the history; sessions that only read data need not know."""
+        if self._cuts is not None:
+            return self._cuts
+        from icefloe.engine.history.expired_parents import Cuts
+
+        return Cuts(self.files.storage)
 
     # --- names of versions
 

@@ -6,6 +6,7 @@ the bytes of all of them, with no Python code for each.
 
 from __future__ import annotations
 
+import io
 import os
 import string
 from itertools import repeat
@@ -45,13 +46,16 @@ class LocationChecks:
     def of_many(self, urls: Sequence[str]) -> tuple[StringColumn, npt.NDArray[np.bool_]]:
         """Canonical forms, and whether each is accepted."""
         accepted = np.empty(len(urls), dtype=np.bool_)
-        columns = [StringColumn.of([])]
+        ends = np.empty(len(urls), dtype=np.uint64)
+        # It grows in place: joining the batches later would copy all of them.
+        data = io.BytesIO()
         for start in range(0, len(urls), _BATCH_LOCATIONS):
             batch = urls[start : start + _BATCH_LOCATIONS]
             column, verdicts = self._of_batch(batch)
-            columns.append(column)
+            ends[start : start + len(batch)] = column.ends + np.uint64(data.tell())
             accepted[start : start + len(batch)] = verdicts
-        return StringColumn.concat(columns), accepted
+            data.write(column.data)
+        return StringColumn(data.getvalue(), ends), accepted
 
     def _of_batch(self, urls: Sequence[str]) -> tuple[StringColumn, Verdicts]:
         joined = "\n".join(urls)
