@@ -232,6 +232,15 @@ class ListedSnapshots(Record, frozen=True, eq=False):
             if row < 0:
                 return
 
+    def depth(self, row: int) -> int:
+        """How many ancestors a row has; every commit asks, so no generator walks through them."""
+        parents: list[int] = self.parents.tolist()
+        for number in range(len(parents)):
+            row = parents[row]
+            if row < 0:
+                return number
+        return len(parents) - 1
+
     def root(self, row: int) -> int:
         """The first ancestor of a row."""
         *_, last = self.lineage(row)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -186,12 +187,12 @@ class RepoRefs(RepoFile, OfficialRefs):
         if listing is None:
             return snapshot
         listed, row = listing
-        ancestors = list(listed.lineage(row))[1:]
-        history = tuple(listed.stub(each) for each in ancestors[:_HISTORY])
+        ancestors = list(islice(listed.lineage(row), 1, _HISTORY + 1))
+        history = tuple(map(listed.stub, ancestors))
         return msgspec.structs.replace(
             snapshot,
             parent_id=history[0].id if history else None,
-            total_parents=len(ancestors),
+            total_parents=listed.depth(row),
             history=history,
             parent_file=None,
         )
