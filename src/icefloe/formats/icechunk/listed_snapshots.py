@@ -241,6 +241,10 @@ class ListedSnapshots(Record, frozen=True, eq=False):
                 return number
         return len(parents) - 1
 
+    def newest(self) -> SnapshotId | None:
+        """The snapshot that was written last; None if none is listed."""
+        return self.id_at(int(self.flushed_at.argmax())) if len(self) else None
+
     def root(self, row: int) -> int:
         """The first ancestor of a row."""
         *_, last = self.lineage(row)

@@ -29,7 +29,6 @@ from icefloe.formats.icechunk.listed_snapshots import (
     microseconds,
 )
 from icefloe.formats.icechunk.official_refs import OfficialRefs
-from icefloe.formats.icechunk.other_writers import warn_of_unlocked_writers
 from icefloe.formats.icechunk.repo_document import RepoDocument
 from icefloe.formats.icechunk.repo_file import (
     CREATE_TAG,
@@ -242,7 +241,7 @@ class RepoRefs(RepoFile, OfficialRefs):
     def check_writable(self, tip: LiveTip) -> None:
         """Raise ReadOnlyError if the status of the repository forbids to change it."""
         check_status(self.known().status)
-        warn_of_unlocked_writers(self._storage, tip.snapshot_id)
+        self._others.warn(tip.snapshot_id)
 
     def check_move(self) -> None:
         """Raise InvalidInputError if a feature flag forbids to move nodes."""
