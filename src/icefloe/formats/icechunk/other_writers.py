@@ -35,7 +35,7 @@ class UnlockedWriters:
         self._storage = storage
         self._looked_at: SnapshotId | None = None
 
-    def warn(self, newest: SnapshotId | None | Callable[[], SnapshotId | None]) -> None:
+    def warn(self, newest: SnapshotId | Callable[[], SnapshotId | None] | None) -> None:
         """Warn if another package made the newest commit, or the one that a function finds."""
         location = self._storage.location
         if not location.startswith(_LOCAL) or location in _warned:
