@@ -24,6 +24,7 @@ from tests.conformance.official.packages import (
     tree,
     verify_files,
 )
+from tests.profiles import IS_DEEP
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -203,9 +204,9 @@ def test_racing_commits_on_s3_lose_nothing(
     # F8-11
     place = Place(tmp_path, s3_endpoint)
     session = create_ours(place, spec_version).writable_session("main")
-    zarr.group(session.store).create_array("x", shape=(40,), chunks=(1,), dtype="i8")
+    zarr.group(session.store).create_array("x", shape=(100,), chunks=(1,), dtype="i8")
     session.commit("start")
-    rounds = 10
+    rounds = 50 if IS_DEEP else 10
     conflicts = {"ours": 0, "theirs": 0}
     failures: list[BaseException] = []
 
@@ -234,7 +235,7 @@ def test_racing_commits_on_s3_lose_nothing(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(600)
     assert not failures
     agree(place)
     repo = icefloe.Repository.open(place.ours())
