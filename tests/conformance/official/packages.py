@@ -68,7 +68,13 @@ def create_official(place: Place, spec_version: int, config: Any = None, **more:
 
 def access(prefix: str) -> dict[str, Any]:
     """Leave to read virtual chunks from local files, for the official package."""
-    return {prefix: icechunk.credentials.LocalFileSystemAccess if IS_NEW else None}
+    return {prefix: getattr(icechunk.credentials, "LocalFileSystemAccess", None)}
+
+
+def update_kinds(repo: Any) -> list[str]:
+    """What the log of updates of a repository says was done; 2.0 has longer names for it."""
+    names = [type(update.kind).__name__ for update in repo.ops_log()]
+    return [name.removeprefix("PyUpdateType_") for name in names]
 
 
 def create_ours(place: Place, spec_version: int) -> Any:

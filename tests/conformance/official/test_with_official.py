@@ -22,6 +22,7 @@ from tests.conformance.official.packages import (
     create_ours,
     icechunk,
     tree,
+    update_kinds,
     verify_files,
 )
 from tests.profiles import IS_DEEP
@@ -298,10 +299,11 @@ def test_our_expiry_and_collection_leave_official_all_that_is_reachable(
     diff = theirs.diff(from_snapshot_id=infos[1].id, to_branch="main")
     assert "/g/sub/b" in diff.updated_chunks
     if IS_NEW and spec_version == 2:
-        # Also over the edge of what has expired.
-        diff = theirs.diff(from_snapshot_id=infos[2].id, to_snapshot_id=infos[1].id)
-        assert "/a" in diff.new_arrays
-        kinds = [type(update.kind).__name__ for update in theirs.ops_log()]
+        if not icechunk.__version__.startswith("2.0."):
+            # Over the edge of what has expired, too: 2.1 and later look for the logs in `repo`.
+            diff = theirs.diff(from_snapshot_id=infos[2].id, to_snapshot_id=infos[1].id)
+            assert "/a" in diff.new_arrays
+        kinds = update_kinds(theirs)
         assert "GCRan" in kinds[0]
         assert any("ExpirationRan" in kind for kind in kinds)
     session = theirs.writable_session("main")
