@@ -64,8 +64,9 @@ class Body:
         size = kind.itemsize
         if kind.kind in "iu" and not int(np.bitwise_or.reduce(positions)) & (size - 1):
             # Numbers are aligned in any file of FlatBuffers: numpy takes half the time for those.
-            words: npt.NDArray[Any] = np.frombuffer(self.data, kind, len(self) // size)
-            return words[positions >> (size.bit_length() - 1)]
+            words = np.frombuffer(self.data, kind, len(self) // size)
+            values: npt.NDArray[Any] = words[positions >> (size.bit_length() - 1)]
+            return values
         view = np.ndarray((len(self) - size + 1,), kind, self.data, 0, (1,))
         return view[positions]
 
