@@ -14,6 +14,7 @@ import numpy as np
 import zarr
 
 import icefloe
+from icefloe.model.ids import ManifestId
 from tests.endpoints.fixtures import QUICK, S3Endpoint, fresh_prefix
 from tests.flatbuffers_verifier import LOG, MANIFEST, REPO, SNAPSHOT, verify_file
 
@@ -67,7 +68,13 @@ def create_official(place: Place, spec_version: int, config: Any = None, **more:
 
 def access(prefix: str) -> dict[str, Any]:
     """Leave to read virtual chunks from local files, for the official package."""
-    return {prefix: icechunk.credentials.LocalFileSystemAccess if IS_NEW else None}
+    return {prefix: getattr(icechunk.credentials, "LocalFileSystemAccess", None)}
+
+
+def update_kinds(repo: Any) -> list[str]:
+    """What the log of updates of a repository says was done; 2.0 has longer names for it."""
+    names = [type(update.kind).__name__ for update in repo.ops_log()]
+    return [name.removeprefix("PyUpdateType_") for name in names]
 
 
 def create_ours(place: Place, spec_version: int) -> Any:
@@ -123,13 +130,42 @@ def _visible(infos: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 
 def verify_files(storage: Storage) -> int:
-    """Check every FlatBuffers file that we wrote; returns how many there are."""
+    """Check every FlatBuffers file that we wrote, and its links; returns how many there are."""
     count = 0
-    for info in storage.list():
-        folder, _, _ = info.key.partition("/")
+    sizes = {info.key: info.size for info in storage.list()}
+    for key in sizes:
+        folder, _, _ = key.partition("/")
         if folder in TYPES:
-            data = storage.get(info.key)
+            data = storage.get(key)
             if data[12:19] == b"icefloe":
-                verify_file(data, TYPES[folder], data[36])
+                root = verify_file(data, TYPES[folder], data[36])
                 count += 1
+                if folder == "snapshots":
+                    _check_manifests(root, data[36], sizes)
+                elif folder == "manifests":
+                    _check_references(root)
     return count
+
+
+def _check_manifests(snapshot: dict[int, Any], version: int, sizes: dict[str, int]) -> None:
+    """The list of manifests is complete, and each has the size that it says."""
+    if version == 1:
+        rows = [snapshot[6][at : at + 32] for at in range(0, len(snapshot[6]), 32)]
+        listed = {row[:12]: int.from_bytes(row[16:24], "little") for row in rows}
+    else:
+        assert not snapshot[6]
+        listed = {each[0]: each[1] for each in snapshot[7]}
+    arrays = [node[4][1] for node in snapshot[2] if node[3] == 1]
+    used = {ref[0] for array in arrays for ref in array[2]}
+    assert used <= listed.keys()
+    for manifest_id, size in listed.items():
+        # Files of snapshots that expired may be gone.
+        assert sizes.get(f"manifests/{ManifestId(manifest_id)}", size) == size
+
+
+def _check_references(manifest: dict[int, Any]) -> None:
+    """One array has the manifest, as official collectors keep all that any of them refers to."""
+    (array,) = manifest[1]
+    assert array[1]
+    for ref in array[1]:
+        assert 1 in ref or ref.get(3, 0) > 0

@@ -24,6 +24,7 @@ from tests.conformance.official.packages import (
     create_ours,
     icechunk,
     tree,
+    update_kinds,
     verify_files,
 )
 from tests.endpoints.fixtures import fresh_prefix
@@ -212,9 +213,7 @@ def test_both_write_one_log_of_updates_over_many_backups(local_place: Place) -> 
         if number % 3 == 0:
             put(repo, 0, number)
 
-    def kinds(repo: Any) -> list[str]:
-        return [type(update.kind).__name__ for update in repo.ops_log()]
-
+    kinds = update_kinds
     assert len(kinds(ours)) > 15
     assert kinds(ours) == kinds(icechunk.Repository.open(local_place.theirs()))
     backups = {info.key for info in local_place.ours().list("overwritten/")}

@@ -22,8 +22,10 @@ from tests.conformance.official.packages import (
     create_ours,
     icechunk,
     tree,
+    update_kinds,
     verify_files,
 )
+from tests.profiles import IS_DEEP
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -203,9 +205,9 @@ def test_racing_commits_on_s3_lose_nothing(
     # F8-11
     place = Place(tmp_path, s3_endpoint)
     session = create_ours(place, spec_version).writable_session("main")
-    zarr.group(session.store).create_array("x", shape=(40,), chunks=(1,), dtype="i8")
+    zarr.group(session.store).create_array("x", shape=(100,), chunks=(1,), dtype="i8")
     session.commit("start")
-    rounds = 10
+    rounds = 50 if IS_DEEP else 10
     conflicts = {"ours": 0, "theirs": 0}
     failures: list[BaseException] = []
 
@@ -234,7 +236,7 @@ def test_racing_commits_on_s3_lose_nothing(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(600)
     assert not failures
     agree(place)
     repo = icefloe.Repository.open(place.ours())
@@ -297,10 +299,11 @@ def test_our_expiry_and_collection_leave_official_all_that_is_reachable(
     diff = theirs.diff(from_snapshot_id=infos[1].id, to_branch="main")
     assert "/g/sub/b" in diff.updated_chunks
     if IS_NEW and spec_version == 2:
-        # Also over the edge of what has expired.
-        diff = theirs.diff(from_snapshot_id=infos[2].id, to_snapshot_id=infos[1].id)
-        assert "/a" in diff.new_arrays
-        kinds = [type(update.kind).__name__ for update in theirs.ops_log()]
+        if not icechunk.__version__.startswith("2.0."):
+            # Over the edge of what has expired, too: 2.1 and later look for the logs in `repo`.
+            diff = theirs.diff(from_snapshot_id=infos[2].id, to_snapshot_id=infos[1].id)
+            assert "/a" in diff.new_arrays
+        kinds = update_kinds(theirs)
         assert "GCRan" in kinds[0]
         assert any("ExpirationRan" in kind for kind in kinds)
     session = theirs.writable_session("main")

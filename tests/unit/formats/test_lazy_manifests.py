@@ -60,6 +60,32 @@ def opened(data: bytes) -> tuple[Manifest, LazyBlock]:
     return Manifest(index, index.resident.__getitem__), block
 
 
+def test_locations_of_neighbours_are_one_entry_where_all_their_bytes_are_equal() -> None:
+    """Runs of rows are compared at once: no byte of them is left out, whatever their lengths."""
+    rng = np.random.default_rng(5)
+    base = [bytearray(b"s3://bucket/" + b"y" * length) for length in (50, 51, 56, 63, 80, 1100)]
+    locations = []
+    for row in range(3 * COUNT):
+        text = bytearray(base[0 if row < COUNT else row // (COUNT // 4) % len(base)])
+        if rng.random() < 0.5:
+            text[rng.integers(5, len(text))] = int(rng.integers(97, 99))
+        if rng.random() < 0.1:
+            text = base[int(rng.integers(0, 4))]
+        locations.append(text.decode())
+    refs = ChunkRefs.of([VirtualRef(location, 0, 7) for location in locations])
+    # Officially each row has its own string; our writer shares them among a few rows.
+    chunks = ArrayChunks.from_sorted(np.arange(len(locations))[:, None], refs)
+    for version in (1, 2):
+        data = IcechunkCodec(version).encode_manifest([(NODE, chunks)]).data
+        manifest, _ = opened(data)
+        found = manifest.array(NODE)
+        assert found is not None
+        assert found.refs.locations.urls.tolist() == [
+            text for row, text in enumerate(locations) if row == 0 or text != locations[row - 1]
+        ]
+        assert [found.refs.get(row).location for row in range(len(locations))] == locations
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_few_references_are_those_of_all(version: int) -> None:
     data = encoded(version)

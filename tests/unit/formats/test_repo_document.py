@@ -231,6 +231,25 @@ def test_a_parent_that_leads_in_a_circle_ends() -> None:
         document.snapshots, parents=np.roll(np.arange(3, dtype=np.int64), 1)
     )
     assert len(list(listed.lineage(0))) == 3
+    assert listed.depth(0) == 2
+
+
+def test_a_snapshot_has_as_many_ancestors_as_its_lineage() -> None:
+    listed = chain(100).snapshots
+    for row in range(len(listed)):
+        assert listed.depth(row) == len(list(listed.lineage(row))) - 1
+    assert listed.newest() == listed.id_at(max(range(len(listed)), key=listed.depth))
+
+
+def test_the_last_move_of_a_branch_is_found_however_long_ago_it_was() -> None:
+    updates = UpdateColumns.of(UpdateType.BranchCreated("old"), 1)
+    for at in range(2, 300):
+        updates = updates.with_update(
+            UpdateType.BranchReset("main", str(SnapshotId(bytes(12)))), at, f"{at}"
+        )
+    assert updates.last_move("main") == 299
+    assert updates.last_move("old") == 1
+    assert updates.last_move("absent") is None
 
 
 def test_a_thread_that_parses_an_older_file_does_not_change_what_another_one_gets() -> None:

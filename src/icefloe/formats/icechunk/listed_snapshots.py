@@ -232,6 +232,19 @@ class ListedSnapshots(Record, frozen=True, eq=False):
             if row < 0:
                 return
 
+    def depth(self, row: int) -> int:
+        """How many ancestors a row has; every commit asks, so no generator walks through them."""
+        parents: list[int] = self.parents.tolist()
+        for number in range(len(parents)):
+            row = parents[row]
+            if row < 0:
+                return number
+        return len(parents) - 1
+
+    def newest(self) -> SnapshotId | None:
+        """The snapshot that was written last; None if none is listed."""
+        return self.id_at(int(self.flushed_at.argmax())) if len(self) else None
+
     def root(self, row: int) -> int:
         """The first ancestor of a row."""
         *_, last = self.lineage(row)

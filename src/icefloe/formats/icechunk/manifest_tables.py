@@ -89,7 +89,7 @@ def _place(
     ranks = coords.counts[ends - counts] if len(counts) else counts
     if len(ranks) and int(ranks.max()) > MAX_RANK:
         raise body.bad(f"a reference has {int(ranks.max())} coordinates, more than {MAX_RANK}")
-    if not np.array_equal(coords.counts, np.repeat(ranks, counts)):
+    if not (coords.counts == (ranks[0] if len(ranks) == 1 else np.repeat(ranks, counts))).all():
         raise body.bad("references of one array have different numbers of coordinates")
     boxes: list[Box] = []
     columns: list[npt.NDArray[np.uint64] | None] = []
@@ -218,11 +218,13 @@ class _References:
         plain = rows.slices(5)
         # A compressed location wins where there are both.
         packed = compressed.is_there
-        text = Slices(
-            self._body,
-            np.where(packed, compressed.starts, plain.starts),
-            np.where(packed, compressed.lengths, plain.lengths),
-        )
+        text = compressed if packed.all() else plain
+        if text is plain and packed.any():
+            text = Slices(
+                self._body,
+                np.where(packed, compressed.starts, plain.starts),
+                np.where(packed, compressed.lengths, plain.lengths),
+            )
         etags = rows.slices(6)
         modified = rows.numbers(7, "<u4").astype(np.int64)
         first = np.flatnonzero(
@@ -285,20 +287,54 @@ def _changes(slices: Slices) -> npt.NDArray[np.bool_]:
     changed = _differ(slices.starts)
     changed[0] = True
     # Of those that lie elsewhere, look at the ones that have the same length.
-    rows = np.flatnonzero(changed[1:] & (slices.lengths[1:] == slices.lengths[:-1])) + 1
-    if len(rows) == 0:
+    unsure = np.zeros(len(changed), dtype=np.bool_)
+    np.equal(slices.lengths[1:], slices.lengths[:-1], out=unsure[1:])
+    unsure &= changed
+    if not unsure.any():
         return changed
-    rows = rows[slices.is_there[rows] == slices.is_there[rows - 1]]
-    slices.take(rows).check_total()
-    is_long = slices.lengths[rows] > _LONG_TEXT
-    for row in rows[is_long].tolist():
-        changed[row] = slices.at(row) != slices.at(row - 1)
-    rows = rows[~is_long]
+    is_there = slices.is_there
+    if not is_there.all():
+        unsure[1:] &= is_there[1:] == is_there[:-1]
+    slices.check_total(unsure)
     # So many at a time that what they look at stays in the processor's cache.
-    for first in range(0, len(rows), _COMPARED_ROWS):
-        some = rows[first : first + _COMPARED_ROWS]
-        changed[some] = _texts_differ(slices, some)
+    for first in range(1, len(changed), _COMPARED_ROWS):
+        some = slice(first, first + _COMPARED_ROWS)
+        rows = np.flatnonzero(unsure[some]) + first
+        if len(rows) == 0:
+            continue
+        differs = _neighbours_differ(slices, some) if 2 * len(rows) > _COMPARED_ROWS else None
+        if differs is not None:
+            changed[some] &= differs | ~unsure[some]
+            continue
+        is_long = slices.lengths[rows] > _LONG_TEXT
+        for row in rows[is_long].tolist():
+            changed[row] = slices.at(row) != slices.at(row - 1)
+        short = rows[~is_long]
+        if len(short):
+            changed[short] = _texts_differ(slices, short)
     return changed
+
+
+def _neighbours_differ(slices: Slices, rows: slice) -> npt.NDArray[np.bool_] | None:
+    """Which strings of a run of rows differ from the one before, where those of one length do.
+
+    The bytes of each row are copied once: all but the last few from the front, the others from the
+    back, so that lengths may differ a little. None if they differ more, or are long.
+    """
+    starts = slices.starts[rows.start - 1 : rows.stop]
+    lengths = slices.lengths[rows.start - 1 : rows.stop]
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    head = shortest // 8 * 8
+    tail = -(head - longest) + (head - longest) % 8
+    if longest > _LONG_TEXT or tail > shortest:
+        return None
+    differs = np.zeros(len(starts) - 1, dtype=np.bool_)
+    for places, width in ((starts, head), (starts + lengths - tail, tail)):
+        if width:
+            words = slices.body.gather_rows(places, width).view("<u8")
+            for column in words.T:
+                differs |= column[1:] != column[:-1]
+    return differs
 
 
 def _texts_differ(slices: Slices, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:

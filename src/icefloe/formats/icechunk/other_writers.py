@@ -11,6 +11,8 @@ from icefloe.formats.icechunk.container import HEADER_SIZE, client_of, is_ours
 from icefloe.formats.icechunk.layout import LAYOUT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from icefloe.model.ids import SnapshotId
     from icefloe.storage.port import Storage
 
@@ -21,22 +23,34 @@ _warned: set[str] = set()
 """Locations that were warned of by this process."""
 
 
-def warn_of_unlocked_writers(storage: Storage, snapshot_id: SnapshotId) -> None:
-    """Warn, once for a place, if another package made a commit on local files.
+class UnlockedWriters:
+    """Warns, once for a place, before the first write after another package's commit.
 
     The official package replaces local files without a condition and takes no lock, so that it and
     anyone else may lose commits to each other there. On object stores both use conditional writes.
     """
-    location = storage.location
-    if not location.startswith(_LOCAL) or location in _warned:
-        return
-    with contextlib.suppress(NotFoundError, StorageError):
-        header = storage.get(LAYOUT.snapshot(snapshot_id), 0, HEADER_SIZE)
-        if not is_ours(header):
-            _warned.add(location)
-            logger.warning(
-                "the newest commit in %s was written by %s, which takes no locks on local files: "
-                "let one of the two packages write at a time, or commits may be lost",
-                location,
-                client_of(header) or "another package",
-            )
+
+    def __init__(self, storage: Storage) -> None:
+        """Take where the repository is."""
+        self._storage = storage
+        self._looked_at: SnapshotId | None = None
+
+    def warn(self, newest: SnapshotId | Callable[[], SnapshotId | None] | None) -> None:
+        """Warn if another package made the newest commit, or the one that a function finds."""
+        location = self._storage.location
+        if not location.startswith(_LOCAL) or location in _warned:
+            return
+        with contextlib.suppress(NotFoundError, StorageError):
+            snapshot_id = newest() if callable(newest) else newest
+            if snapshot_id is None or snapshot_id == self._looked_at:
+                return
+            header = self._storage.get(LAYOUT.snapshot(snapshot_id), 0, HEADER_SIZE)
+            self._looked_at = snapshot_id
+            if not is_ours(header):
+                _warned.add(location)
+                logger.warning(
+                    "the newest commit in %s was written by %s, which takes no locks on local "
+                    "files: let one of the two packages write at a time, or commits may be lost",
+                    location,
+                    client_of(header) or "another package",
+                )

@@ -30,7 +30,7 @@ from icefloe.errors import (
 from icefloe.formats.authorship import signed
 from icefloe.formats.icechunk.layout import LAYOUT, REFS_FOLDER
 from icefloe.formats.icechunk.official_refs import OfficialRefs
-from icefloe.formats.icechunk.other_writers import warn_of_unlocked_writers
+from icefloe.formats.icechunk.other_writers import UnlockedWriters
 from icefloe.formats.port import BranchState, DeletedTip, LiveTip, branch_moved
 from icefloe.formats.sequence_refs import MAX_NAME_BYTES, check_ref_name, twins_of, without_twins
 from icefloe.model import MAIN
@@ -78,6 +78,7 @@ class RefFiles(OfficialRefs):
         """Take where the repository is."""
         self._storage = storage
         self._codec: Codec | None = None
+        self._others = UnlockedWriters(storage)
 
     def view(self) -> RefFiles:
         """The same references: each has a file of its own."""
@@ -176,6 +177,7 @@ class RefFiles(OfficialRefs):
         other, and both are right.
         """
         assert self._codec is not None
+        self._others.warn(self._newest)
         for snapshot_id, parent_id in cuts.items():
             key = LAYOUT.snapshot(snapshot_id)
             data, version = self._storage.get_with_version(key)
@@ -194,7 +196,7 @@ class RefFiles(OfficialRefs):
 
     def check_writable(self, tip: LiveTip) -> None:
         """Warn of other writers; version 1 has no status."""
-        warn_of_unlocked_writers(self._storage, tip.snapshot_id)
+        self._others.warn(tip.snapshot_id)
 
     def check_move(self) -> None:
         """Raise InvalidInputError: version 1 has no place for moves."""
@@ -218,16 +220,23 @@ class RefFiles(OfficialRefs):
         self._swap(tip, tip.sequence, snapshot_id)
         return LiveTip(tip.branch, tip.sequence, snapshot_id)
 
+    def _newest(self) -> SnapshotId | None:
+        """The tip of `main`: nothing lists what was committed last."""
+        tip = self.tip(MAIN)
+        return None if tip is None else tip.snapshot_id
+
     def _delete(self, tip: BranchTip) -> DeletedTip:
         if tip.branch == MAIN:
             raise InvalidInputError("every repository has a branch 'main': it cannot be deleted")
         key, _ = self._unmoved(tip)
+        self._others.warn(self._newest)
         self._storage.delete_many([key])
         return DeletedTip(tip.branch, tip.sequence)
 
     def _swap(self, tip: BranchTip, collections: int, snapshot_id: SnapshotId) -> None:
         """Replace the file of a branch that is at `tip`; raises ConflictError if it moved."""
         ensure_conditional_replace(self._storage)
+        self._others.warn(tip.snapshot_id)
         content = _content(snapshot_id, collections)
         for _ in range(_MAX_TRIES):
             key, version = self._unmoved(tip)
@@ -272,6 +281,7 @@ class RefFiles(OfficialRefs):
         taken = f"branch {branch!r} exists already"
         if branch != MAIN:
             self._refuse_twins(branch, "branch", taken)
+        self._others.warn(self._newest)
         try:
             self._storage.create(_key("branch", branch), signed(_content(snapshot_id, 0)))
         except AlreadyExistsError:
@@ -286,6 +296,7 @@ class RefFiles(OfficialRefs):
         _check_name(name, "tag")
         taken = f"tag {name!r} exists already, or did once; tags never change"
         self._refuse_twins(name, "tag", taken)
+        self._others.warn(self._newest)
         key, content = _key("tag", name), signed(_content(snapshot_id, 0))
         try:
             self._storage.create(key, content)
@@ -305,6 +316,7 @@ class RefFiles(OfficialRefs):
         found = self._find("tag", name)
         if found is None:
             raise RefNotFoundError(f"ref not found `{name}`", name)
+        self._others.warn(self._newest)
         try:
             self._storage.create(_tombstone_of(found[0]), b"")
         except AlreadyExistsError:

@@ -25,6 +25,7 @@ from icefloe.errors import (
 from icefloe.formats.icechunk import flexbuffers
 from icefloe.formats.icechunk.layout import BACKUP_FOLDER, REPO_KEY
 from icefloe.formats.icechunk.listed_snapshots import MetadataItems, microseconds
+from icefloe.formats.icechunk.other_writers import UnlockedWriters
 from icefloe.formats.icechunk.repo_document import RepoDocument
 from icefloe.formats.port import DEFAULT_LEVEL
 from icefloe.model.ids import SnapshotId
@@ -65,6 +66,7 @@ class RepoFile:
         self._storage = storage
         self._level = DEFAULT_LEVEL
         self._last_read: _ReadFile | None = None
+        self._others = UnlockedWriters(storage)
 
     def __getstate__(self) -> Storage:
         return self._storage
@@ -212,6 +214,7 @@ class RepoFile:
                 return document  # the answer was lost, and others swapped since
             if not is_status:
                 check_status(document.status)
+            self._others.warn(document.snapshots.newest)
             wanted = change(document)
             if wanted is None:
                 return document

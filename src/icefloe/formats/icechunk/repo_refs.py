@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,7 +29,6 @@ from icefloe.formats.icechunk.listed_snapshots import (
     microseconds,
 )
 from icefloe.formats.icechunk.official_refs import OfficialRefs
-from icefloe.formats.icechunk.other_writers import warn_of_unlocked_writers
 from icefloe.formats.icechunk.repo_document import RepoDocument
 from icefloe.formats.icechunk.repo_file import (
     CREATE_TAG,
@@ -186,12 +186,12 @@ class RepoRefs(RepoFile, OfficialRefs):
         if listing is None:
             return snapshot
         listed, row = listing
-        ancestors = list(listed.lineage(row))[1:]
-        history = tuple(listed.stub(each) for each in ancestors[:_HISTORY])
+        ancestors = list(islice(listed.lineage(row), 1, _HISTORY + 1))
+        history = tuple(map(listed.stub, ancestors))
         return msgspec.structs.replace(
             snapshot,
             parent_id=history[0].id if history else None,
-            total_parents=len(ancestors),
+            total_parents=listed.depth(row),
             history=history,
             parent_file=None,
         )
@@ -241,7 +241,7 @@ class RepoRefs(RepoFile, OfficialRefs):
     def check_writable(self, tip: LiveTip) -> None:
         """Raise ReadOnlyError if the status of the repository forbids to change it."""
         check_status(self.known().status)
-        warn_of_unlocked_writers(self._storage, tip.snapshot_id)
+        self._others.warn(tip.snapshot_id)
 
     def check_move(self) -> None:
         """Raise InvalidInputError if a feature flag forbids to move nodes."""

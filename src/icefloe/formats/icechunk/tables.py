@@ -61,7 +61,13 @@ class Body:
         self.check(positions, kind.itemsize)
         if len(positions) == 0:
             return np.empty(0, dtype=kind)
-        view = np.ndarray((len(self) - kind.itemsize + 1,), kind, self.data, 0, (1,))
+        size = kind.itemsize
+        if kind.kind in "iu" and not int(np.bitwise_or.reduce(positions)) & (size - 1):
+            # Numbers are aligned in any file of FlatBuffers: numpy takes half the time for those.
+            words = np.frombuffer(self.data, kind, len(self) // size)
+            values: npt.NDArray[Any] = words[positions >> (size.bit_length() - 1)]
+            return values
+        view = np.ndarray((len(self) - size + 1,), kind, self.data, 0, (1,))
         return view[positions]
 
     def gather_rows(self, positions: Positions, width: int) -> npt.NDArray[np.uint8]:
@@ -129,9 +135,9 @@ class Slices:
         except UnicodeDecodeError as error:
             raise self.body.bad(f"a string is not UTF-8: {error}") from None
 
-    def check_total(self) -> int:
-        """The number of bytes of all; raises FormatError if sharing multiplies them."""
-        total = int(self.lengths.sum())
+    def check_total(self, chosen: npt.NDArray[np.bool_] | None = None) -> int:
+        """The bytes of all, or of chosen ones; raises FormatError if sharing multiplies them."""
+        total = int(self.lengths.sum(where=True if chosen is None else chosen))
         if total > _FREE_BYTES + _MAX_SHARING * len(self.body):
             raise self.body.bad(f"strings that are shared would take {total} bytes")
         return total

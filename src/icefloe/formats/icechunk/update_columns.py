@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from icefloe.model.repo_updates import UpdateKind
 
 _STATUS_CHANGED = 16
+_NEWEST = 64
+"""So many updates are looked at before all of them: most branches moved lately."""
 
 
 class _Fields(NamedTuple):
@@ -259,17 +261,19 @@ class UpdateColumns(Record, frozen=True, eq=False):
         for row in self._rows_of(branch):
             yield int(self.updated_at[row]), self.update(row)
 
-    def _rows_of(self, branch: str) -> list[int]:
-        reach = _REACH[self.kinds]
+    def _rows_of(self, branch: str, stop: int | None = None) -> list[int]:
+        """The updates among the newest, or among all, that concern a branch."""
+        reach = _REACH[self.kinds[:stop]]
         concerned = reach > 1
-        named = self.names.rows_with(branch)
+        names = self.names if stop is None else self.names.slice(0, len(reach))
+        named = names.rows_with(branch)
         concerned[named] |= reach[named] > 0
         rows: list[int] = np.flatnonzero(concerned).tolist()
         return rows
 
     def last_move(self, branch: str) -> int | None:
         """When the newest of these was made; None if none is listed."""
-        rows = self._rows_of(branch)
+        rows = self._rows_of(branch, _NEWEST) or self._rows_of(branch)
         return int(self.updated_at[rows[0]]) if rows else None
 
     # --- successors
