@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from math import ceil, gcd, log10, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from icefloe.ingest.compare import Compared, compare_variable
 from icefloe.ingest.overlaps import JoinedValues, overlapping_pairs
+from icefloe.ingest.parsed import fill_value_of
 from icefloe.ingest.plan import EXISTING, ConcatAxis, Difference, StoredValues, VariablePlan
 from icefloe.ingest.policies import order_hint
 
@@ -84,6 +84,7 @@ class VariablePlanner:
         self.values: dict[str, list[StoredValues]] = {}
         self.differences: list[Difference] = []
         self.uncompared: dict[str, tuple[str, ...]] = {}
+        self.unread: dict[str, None] = {}
 
     def plan_variable(self, name: str) -> None:
         """Plan a variable of any file, or of the repository."""
@@ -474,27 +475,30 @@ class VariablePlanner:
 
     def _moved_values(self, variable: _ComparedVariable) -> list[StoredValues]:
         """Values of the repository that must move because others come before them."""
-        if variable.old is None or variable.old.values is None or not variable.concat_axes:
+        moving = [axis for axis in variable.concat_axes if not self._stays(variable.dims[axis])]
+        if variable.old is None or not moving:
             return []
-        runs = [StoredValues((0,) * len(variable.dims), variable.old.values)]
-        for axis in variable.concat_axes:
+        if variable.old.values is None:
+            self.unread[variable.name] = None
+            return []
+        old = variable.old.values
+        shape = list(old.shape)
+        places: list[npt.NDArray[np.int64]] = [np.arange(size) for size in shape]
+        for axis in moving:
             positions = self._axes[variable.dims[axis]].old_positions
-            if positions is None or self._stays(variable.dims[axis]):
-                continue
-            breaks = np.flatnonzero(np.diff(positions) != 1) + 1
-            cuts = [0, *breaks.tolist(), len(positions)]
-            runs = [
-                StoredValues(
-                    (*run.start[:axis], int(positions[a]), *run.start[axis + 1 :]),
-                    np.take(run.values, range(a, b), axis=axis),
-                )
-                for run in runs
-                for a, b in pairwise(cuts)
-            ]
-        return [] if len(runs) == 1 and not any(runs[0].start) else runs
+            assert positions is not None
+            places[axis] = positions
+            shape[axis] = int(positions[-1]) + 1
+        # What files do not fill of the gaps between old values becomes missing.
+        values = np.full(shape, fill_value_of(variable.old.document), old.dtype)
+        values[np.ix_(*places)] = old
+        return [StoredValues((0,) * len(shape), values)]
 
     def _check_same_values(self, variable: _ComparedVariable) -> None:
         urls, old, values = list(variable.headers), variable.old, variable.compared.values
+        if old is not None and old.values is None and urls and not variable.files:
+            self.unread[variable.name] = None
+            return
         if old is not None and old.values is not None:
             first, where = old.values, EXISTING
         elif urls:
