@@ -170,13 +170,13 @@ def _plan(runner: Runner, survey: FileSurvey, options: IngestOptions) -> IngestP
             placed=placed,
         )
 
-    found = plan(survey.headers, existing)
-    if existing is not None and found.unread and not found.errors:
-        existing = with_values(existing, runner.session, options.group, found.unread)
-        found = plan(survey.headers, existing)
-    if not found.uncompared or found.errors:
-        return found
-    digests = runner.read_digests(found.uncompared)
+    drafted = plan(survey.headers, existing)
+    if existing is not None and drafted.unread and not drafted.errors:
+        existing = with_values(existing, runner.session, options.group, drafted.unread)
+        drafted = plan(survey.headers, existing)
+    if not drafted.uncompared or drafted.errors:
+        return drafted
+    digests = runner.read_digests(drafted.uncompared)
     return plan([_with_digests(header, digests) for header in survey.headers], existing)
 
 

@@ -91,7 +91,8 @@ def named_by_others(documents: Iterable[dict[str, Any]], attributes: dict[str, A
 
 def numpy_type(document: dict[str, Any]) -> np.dtype[Any]:
     """The type of the elements of an array, in native byte order."""
-    return zarr_type(document).to_native_dtype()
+    dtype: np.dtype[Any] = zarr_type(document).to_native_dtype()
+    return dtype
 
 
 def fill_value_of(document: dict[str, Any]) -> Any:
