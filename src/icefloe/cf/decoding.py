@@ -232,7 +232,7 @@ def _fill_number(value: Any, dtype: np.dtype[Any]) -> Any:
     """Read a fill value as a number; None if it is not one."""
     if isinstance(value, str):
         try:
-            value = _float_of(value) if dtype.kind in "fc" else int(value)
+            value = float_of(value) if dtype.kind in "fc" else int(value)
         except ValueError:
             return None
     return value if isinstance(value, complex) or _is_number(value) else None
@@ -249,7 +249,7 @@ def _is_number(value: Any) -> bool:
     return True
 
 
-def _float_of(value: Any) -> float:
+def float_of(value: Any) -> float:
     """Read a number, a word such as NaN, or the base64 of eight bytes (as xarray writes it)."""
     if isinstance(value, str):
         try:

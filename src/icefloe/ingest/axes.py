@@ -11,6 +11,7 @@ from icefloe.cf.calendars import parse_units
 from icefloe.cf.times import in_units
 from icefloe.errors import InvalidInputError
 from icefloe.ingest.plan import ConcatAxis, Difference, OrderedPlace
+from icefloe.ingest.policies import ROUNDING_HINT, order_hint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -261,6 +262,8 @@ def _disordered(dim: str, columns: _Columns, policies: Policies) -> list[Differe
         hint = "coordinates must rise or fall strictly, in the same way in all files"
         if kinds.keys() == {"rising", "falling"}:
             hint += f"; {policies.advice_to_reverse}"
+        if kinds.keys() & {"no order", "missing values"}:
+            hint += f"; {order_hint(dim)}"
         return [Difference(dim, "order of coordinates", groups, hint=hint)]
     types: dict[str, list[str]] = {}
     for name, kind in zip(columns.names, columns.kinds, strict=True):
@@ -287,6 +290,8 @@ def _interleaved(
     others = " or of the repository" if existing is not None else ""
     what = f"coordinates of other files{others} lie between those of one file"
     hint = "ingest such files into groups of their own"
+    if not is_time(segments[0].attributes):
+        hint += f"; {order_hint(dim)}"
     if not policies.tolerance:
-        hint += "; if coordinates differ by rounding only, a tolerance makes them equal"
+        hint += f"; {ROUNDING_HINT}"
     return Difference(dim, what, groups, hint=hint)

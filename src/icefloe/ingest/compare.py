@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from icefloe.cf.decoding import float_of
 from icefloe.ingest.axes import in_units_of, is_time
 from icefloe.ingest.headers import retyped_document
 from icefloe.ingest.parsed import numpy_type
@@ -40,6 +41,7 @@ MEANINGFUL = frozenset(
 _TIME = frozenset({"units", "calendar"})
 _PACKING = frozenset({"_FillValue", "missing_value", "scale_factor", "add_offset", "_Unsigned"})
 """Those that are gone when values are decoded."""
+_NONE = "(none)"
 _LEVELLED = frozenset({"numcodecs.zlib", "numcodecs.bz2", "numcodecs.zstd", "gzip", "zstd"})
 """Codecs that decode alike, whatever level they were written with."""
 
@@ -79,14 +81,15 @@ def compare_variable(
         for url, header in headers.items():
             assert header.values is not None
             values[url] = in_units_of(header.values, header.time_attributes, first.time_attributes)
-    dtype = _dtype_of(name, first, values, axes)
-    if old is not None and old.values is not None and values and dtype != old.values.dtype:
-        hint = (
-            "the units of times in the repository cannot express those of the files exactly; "
-            "ingest all files at once, into a group of its own: group='…'"
-        )
-        kinds = ((str(old.values.dtype), (EXISTING,)), (str(dtype), tuple(values)))
-        differences.append(Difference(name, "type of values", kinds, hint=hint))
+    written = _written(name, first, values, axes, exists=old is not None)
+    dtype = _common_dtype([first.values, *values.values(), *written])
+    if values and old is not None and dtype.kind not in "TO":
+        own = numpy_type(old.document)
+        dtype = own if all(_fits(each, own, policies) for each in written) else dtype
+        if dtype != own:
+            differences.append(_no_common_type(name, old, values, dtype))
+    elif not all(_fits(each, dtype, policies) for each in written):
+        differences.append(_no_common_type(name, old, values, dtype))
     attributes, remarks = _attributes(name, everywhere, policies, is_virtual=is_virtual)
     document = {**first.document, "attributes": attributes}
     if decoded is not None and decoded != numpy_type(document) and not differences:
@@ -115,22 +118,61 @@ class Everywhere:
         """One header for each document: most files share one, and it is looked at once."""
 
 
-def _dtype_of(
+def _written(
     name: str,
     first: VariableHeader,
     values: Mapping[str, npt.NDArray[Any]],
     axes: Mapping[str, ConcatAxis],
-) -> np.dtype[Any]:
-    kinds = list(dict.fromkeys(each.dtype for each in values.values()))
-    if first.values is not None:
-        kinds.insert(0, first.values.dtype)
+    *,
+    exists: bool,
+) -> list[npt.NDArray[Any]]:
+    """The values that are stored; those that are compared only are not among them."""
+    if exists and axes and not axes.keys() & set(first.dims):
+        return []
+    written = list({id(each): each for each in values.values()}.values())
+    if values and first.dims == (name,) and name in axes and axes[name].keys is None:
+        written.append(axes[name].values)
+    return written
+
+
+def _common_dtype(values: Sequence[npt.NDArray[Any] | None]) -> np.dtype[Any]:
+    """The type that holds the values of all files."""
+    kinds = list(dict.fromkeys(each.dtype for each in values if each is not None))
     if not kinds:
         return np.dtype(np.float64)
-    if kinds[0].kind in "TOSU":
+    if any(kind.kind in "TO" for kind in kinds):
         return kinds[0]
-    if first.dims == (name,) and name in axes:
-        kinds.append(axes[name].values.dtype)
     return np.result_type(*(kind.newbyteorder("=") for kind in kinds))
+
+
+def _fits(values: npt.NDArray[Any], dtype: np.dtype[Any], policies: Policies) -> bool:
+    """Whether a type holds values without loss, or within the tolerance."""
+    if values.dtype == dtype or dtype.kind in "TO" or values.dtype.kind in "TO":
+        return True
+    with np.errstate(invalid="ignore", over="ignore"):
+        return policies.are_equal(values, values.astype(dtype).astype(values.dtype))
+
+
+def _no_common_type(
+    name: str,
+    old: VariableHeader | None,
+    values: Mapping[str, npt.NDArray[Any]],
+    dtype: np.dtype[Any],
+) -> Difference:
+    kinds: dict[str, list[str]] = {}
+    if old is not None:
+        kinds[str(numpy_type(old.document))] = [EXISTING]
+    for url, each in values.items():
+        kinds.setdefault(str(each.dtype), []).append(url)
+    hint = f"{dtype} does not hold the values of all files exactly; write the files alike"
+    if old is not None:
+        units = "the units of times" if is_time(old.attributes) else "the type of values"
+        hint = (
+            f"{units} in the repository cannot express those of the files exactly; "
+            "ingest all files at once, into a group of its own: group='…'"
+        )
+    found = tuple((kind, tuple(urls)) for kind, urls in kinds.items())
+    return Difference(name, "type of values", found, hint=hint)
 
 
 def _properties(
@@ -147,11 +189,10 @@ def _properties(
     differences += _grouped(name, "dimensions", everywhere, lambda each: list(each.dims))
     if decoded is not None:
         differences += _does_not_fit(name, everywhere, decoded)
-    elif is_virtual or not policies.tolerance or not _are_floats(everywhere):
-        is_stored = not is_virtual
+    elif is_virtual or not _go_together(everywhere):
         packed = any("scale_factor" in each.attributes for each in everywhere.distinct)
         numbers = is_virtual and _common_type(everywhere) is not None
-        hint = policies.advice_to_decode(is_stored=is_stored) if packed or numbers else ""
+        hint = policies.advice_to_decode(is_stored=not is_virtual) if packed or numbers else ""
         differences += _grouped(
             name, "data type", everywhere, lambda each: each.document["data_type"], hint=hint
         )
@@ -159,8 +200,13 @@ def _properties(
         return differences
     hint = policies.advice_to_copy
     differences += _grouped(name, "codecs", everywhere, _codecs, hint=hint)
+    fills = _grouped(name, "attribute _FillValue", everywhere, _fill_attribute)
     differences += _grouped(
-        name, "fill value", everywhere, lambda each: each.document["fill_value"], hint=hint
+        name,
+        "fill value",
+        everywhere,
+        lambda each: each.document["fill_value"],
+        hint=policies.advice_to_decode(is_stored=False) if fills else hint,
     )
     differences += _grouped(name, "chunks", everywhere, _chunks(everywhere, moving), hint=hint)
     return differences
@@ -188,6 +234,13 @@ def _does_not_fit(name: str, everywhere: Everywhere, decoded: np.dtype[Any]) -> 
     )
 
 
+def _fill_attribute(variable: VariableHeader) -> Any:
+    """The attribute `_FillValue` as a number, which JSON has in base64 for floats."""
+    fill = variable.attributes.get("_FillValue", _NONE)
+    is_number = fill != _NONE and numpy_type(variable.document).kind in "iufb"
+    return float_of(fill) if is_number and isinstance(fill, str) else fill
+
+
 def _codecs(variable: VariableHeader) -> list[dict[str, Any]]:
     """Codecs as far as they matter to a reader: how hard a writer tried to compress does not."""
     codecs = []
@@ -199,9 +252,12 @@ def _codecs(variable: VariableHeader) -> list[dict[str, Any]]:
     return codecs
 
 
-def _are_floats(everywhere: Everywhere) -> bool:
-    kinds = [each.document["data_type"] for each in everywhere.distinct]
-    return all(kind in ("float32", "float64") for kind in kinds)
+def _go_together(everywhere: Everywhere) -> bool:
+    """Whether stored values of several types mean the same in a common one."""
+    kinds = {numpy_type(each.document).kind for each in everywhere.distinct}
+    if kinds <= set("iuf"):
+        return not any("_Unsigned" in each.attributes for each in everywhere.distinct)
+    return kinds in ({"S"}, {"U"})
 
 
 def _chunks(everywhere: Everywhere, moving: Sequence[str]) -> Any:
@@ -253,7 +309,9 @@ def _attributes(
             name,
             f"attribute {attribute}",
             everywhere,
-            lambda each, attribute=attribute: each.attributes.get(attribute, "(none)"),
+            _fill_attribute
+            if attribute == "_FillValue"
+            else lambda each, attribute=attribute: each.attributes.get(attribute, _NONE),
             is_error=is_error,
             hint=_attribute_hint(attribute, policies, is_stored=not is_virtual),
         )

@@ -21,7 +21,7 @@ from icefloe.ingest.apply import (
     write_documents,
     write_values,
 )
-from icefloe.ingest.headers import FileHeader, existing_header
+from icefloe.ingest.headers import FileHeader, existing_header, with_values
 from icefloe.ingest.log import IngestedFile, latest_of, read_ingested, record_ingested
 from icefloe.ingest.parsed import ParsedFile
 from icefloe.ingest.plan import Difference, IngestPlan, OrderedPlace, array_path
@@ -160,7 +160,7 @@ def _plan(runner: Runner, survey: FileSurvey, options: IngestOptions) -> IngestP
     existing = existing_header(runner.session, options.group)
     placed = {url: entry.ordered for url, entry in survey.logged.items() if entry.ordered}
 
-    def plan(headers: Sequence[FileHeader]) -> IngestPlan:
+    def plan(headers: Sequence[FileHeader], existing: FileHeader | None) -> IngestPlan:
         return plan_files(
             headers,
             concat_dims=options.parse.all_concat_dims,
@@ -170,11 +170,14 @@ def _plan(runner: Runner, survey: FileSurvey, options: IngestOptions) -> IngestP
             placed=placed,
         )
 
-    found = plan(survey.headers)
-    if not found.uncompared or found.errors:
-        return found
-    digests = runner.read_digests(found.uncompared)
-    return plan([_with_digests(header, digests) for header in survey.headers])
+    drafted = plan(survey.headers, existing)
+    if existing is not None and drafted.unread and not drafted.errors:
+        existing = with_values(existing, runner.session, options.group, drafted.unread)
+        drafted = plan(survey.headers, existing)
+    if not drafted.uncompared or drafted.errors:
+        return drafted
+    digests = runner.read_digests(drafted.uncompared)
+    return plan([_with_digests(header, digests) for header in survey.headers], existing)
 
 
 def _with_digests(header: FileHeader, digests: Mapping[tuple[str, str], bytes]) -> FileHeader:

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 MAX_AUTOMATIC_BYTES = 1024 * 1024
 """Coordinates up to this size are loaded without being asked for."""
-MAX_REWRITTEN_BYTES = 8 * 1024 * 1024
-"""Stored variables up to this size are rewritten where new files come between existing ones."""
+MAX_LOADED_BYTES = 8 * 1024 * 1024
+"""Stored variables of the repository up to this size are read before a plan needs them."""
 _PARALLEL_READS = 8
 
 
@@ -356,18 +356,35 @@ def _stored_values(
     session: SessionPort, group: str, name: str, document: dict[str, Any]
 ) -> npt.NDArray[Any] | None:
     """Values of coordinates, and of small variables that the repository itself stores."""
-    import zarr
-
     path = array_path(group, name)
     shape = document["shape"]
     is_coordinate = list(document.get("dimension_names") or []) == [name]
-    if not is_coordinate and prod(shape) * 8 > MAX_REWRITTEN_BYTES:
+    if not is_coordinate and prod(shape) * 8 > MAX_LOADED_BYTES:
         return None
     if not is_coordinate and session.chunk_count(path, ChunkKind.VIRTUAL):
         return None
+    return _array_values(session, path)
+
+
+def _array_values(session: SessionPort, path: str) -> npt.NDArray[Any]:
+    import zarr
+
     with quietly():
         array = zarr.open_array(session.store, path=path.strip("/"), mode="r")
         return np.asarray(array[...])
+
+
+def with_values(
+    header: FileHeader, session: SessionPort, group: str, names: Iterable[str]
+) -> FileHeader:
+    """The header of a group of the repository with the values of more variables."""
+    read = {
+        name: msgspec.structs.replace(
+            header.variables[name], values=_array_values(session, array_path(group, name))
+        )
+        for name in names
+    }
+    return msgspec.structs.replace(header, variables={**header.variables, **read})
 
 
 # --- copies of packed values that are stored decoded; times stay numbers, with their units

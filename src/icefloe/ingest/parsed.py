@@ -91,12 +91,23 @@ def named_by_others(documents: Iterable[dict[str, Any]], attributes: dict[str, A
 
 def numpy_type(document: dict[str, Any]) -> np.dtype[Any]:
     """The type of the elements of an array, in native byte order."""
+    dtype: np.dtype[Any] = zarr_type(document).to_native_dtype()
+    return dtype
+
+
+def fill_value_of(document: dict[str, Any]) -> Any:
+    """The fill value of an array, as a scalar of its type."""
+    return zarr_type(document).from_json_scalar(document["fill_value"], zarr_format=3)
+
+
+def zarr_type(document: dict[str, Any]) -> Any:
+    """The type of the elements of an array, as zarr describes it."""
     from zarr.core.dtype import get_data_type_from_json
 
     from icefloe.ingest.quiet import quietly
 
     with quietly():
-        return get_data_type_from_json(document["data_type"], zarr_format=3).to_native_dtype()
+        return get_data_type_from_json(document["data_type"], zarr_format=3)
 
 
 def dimension_names(document: dict[str, Any]) -> tuple[str, ...]:

@@ -147,6 +147,8 @@ class IngestPlan(Record, frozen=True, eq=False):
     """By file, the dimensions whose coordinates run the other way and are reversed."""
     uncompared: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     """By variable that is taken once, the files whose values must be the same and were not read."""
+    unread: tuple[str, ...] = ()
+    """Stored variables of the repository whose values move or are compared, and were not read."""
 
     @property
     def errors(self) -> list[Difference]:

@@ -93,6 +93,7 @@ def plan_files(
         differences=(*planner.differences, *remarks),
         flipped=flipped,
         uncompared=planner.uncompared,
+        unread=tuple(planner.unread),
     )
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 DuplicatePolicy = Literal["fail", "first", "newest"]
 FlippedPolicy = Literal["fail", "reverse"]
 _DUPLICATE_POLICIES = ("fail", "first", "newest")
+ROUNDING_HINT = "if coordinates differ by rounding only, a tolerance makes them equal"
 _FLIPPED_POLICIES = ("fail", "reverse")
 
 

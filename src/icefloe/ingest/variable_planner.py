@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from math import ceil, gcd, log10, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,8 +10,9 @@ import numpy.typing as npt
 
 from icefloe.ingest.compare import Compared, compare_variable
 from icefloe.ingest.overlaps import JoinedValues, overlapping_pairs
+from icefloe.ingest.parsed import fill_value_of
 from icefloe.ingest.plan import EXISTING, ConcatAxis, Difference, StoredValues, VariablePlan
-from icefloe.ingest.policies import order_hint
+from icefloe.ingest.policies import ROUNDING_HINT, order_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -84,6 +84,7 @@ class VariablePlanner:
         self.values: dict[str, list[StoredValues]] = {}
         self.differences: list[Difference] = []
         self.uncompared: dict[str, tuple[str, ...]] = {}
+        self.unread: dict[str, None] = {}
 
     def plan_variable(self, name: str) -> None:
         """Plan a variable of any file, or of the repository."""
@@ -187,6 +188,8 @@ class VariablePlanner:
             if torn is not None:
                 what = f"files come between elements of a chunk of {chunk_shape[axis]} along "
                 hint = "ingest these files as copies, or into a new group with a smaller chunk"
+                if not self._policies.tolerance:
+                    hint += f"; {ROUNDING_HINT}"
                 groups = [(f"chunk {torn}", (EXISTING,))]
                 self._differs(variable.name, what + dims[axis], groups, hint)
             if target is not None:
@@ -395,6 +398,9 @@ class VariablePlanner:
 
     def _hint_to_tell_apart(self, variable: _ComparedVariable) -> str:
         """What to say if several files have the same part of a variable."""
+        scalar = self._differing_scalar(variable)
+        if scalar is not None:
+            return _dimension_hint(scalar)
         dim = self._dim_to_order(variable)
         if dim is not None:
             return order_hint(dim)
@@ -402,6 +408,17 @@ class VariablePlanner:
             "duplicates='first' or 'newest' takes one of them; if they are members or scenarios, "
             "file_coordinates={'member': r'…(\\d+)…'} makes a dimension of their names"
         )
+
+    def _differing_scalar(self, variable: _ComparedVariable) -> str | None:
+        """A scalar coordinate of the files that is another one in each of them."""
+        headers = [self._headers[url] for url in variable.headers]
+        for name, each in headers[0].variables.items():
+            is_coordinate = name in self._auxiliary or bool(each.time_attributes)
+            if not each.shape and is_coordinate and len(headers) > 1:
+                values = [header.variables.get(name) for header in headers]
+                if len(_distinct(values)) == len(headers):
+                    return name
+        return None
 
     def _dim_to_order(self, variable: _ComparedVariable) -> str | None:
         """A dimension along which files seem to follow each other, without saying so."""
@@ -412,12 +429,15 @@ class VariablePlanner:
                 for name in self._along_one_dimension.get(dim, ())
             ):
                 return dim
-        without = [dim for dim in candidates if dim not in self._along_one_dimension]
-        return without[0] if without else None
+        # Files of a series have its dimension first; of a grid, later ones lack coordinates too.
+        first = variable.dims[:1]
+        return first[0] if first and first[0] in self._without_coordinates(candidates) else None
 
-    def _distinct_values(self, name: str) -> set[bytes]:
-        found = (header.variables.get(name) for header in self._headers.values())
-        return {each.values.tobytes() for each in found if each and each.values is not None}
+    def _without_coordinates(self, dims: Sequence[str]) -> set[str]:
+        return {dim for dim in dims if dim not in self._along_one_dimension.get(dim, ())}
+
+    def _distinct_values(self, name: str) -> set[Any]:
+        return _distinct(header.variables.get(name) for header in self._headers.values())
 
     def _where(self, dims: Sequence[str], url: str) -> str:
         parts = []
@@ -474,27 +494,30 @@ class VariablePlanner:
 
     def _moved_values(self, variable: _ComparedVariable) -> list[StoredValues]:
         """Values of the repository that must move because others come before them."""
-        if variable.old is None or variable.old.values is None or not variable.concat_axes:
+        moving = [axis for axis in variable.concat_axes if not self._stays(variable.dims[axis])]
+        if variable.old is None or not moving:
             return []
-        runs = [StoredValues((0,) * len(variable.dims), variable.old.values)]
-        for axis in variable.concat_axes:
+        if variable.old.values is None:
+            self.unread[variable.name] = None
+            return []
+        old = variable.old.values
+        shape = list(old.shape)
+        places: list[npt.NDArray[np.int64]] = [np.arange(size) for size in shape]
+        for axis in moving:
             positions = self._axes[variable.dims[axis]].old_positions
-            if positions is None or self._stays(variable.dims[axis]):
-                continue
-            breaks = np.flatnonzero(np.diff(positions) != 1) + 1
-            cuts = [0, *breaks.tolist(), len(positions)]
-            runs = [
-                StoredValues(
-                    (*run.start[:axis], int(positions[a]), *run.start[axis + 1 :]),
-                    np.take(run.values, range(a, b), axis=axis),
-                )
-                for run in runs
-                for a, b in pairwise(cuts)
-            ]
-        return [] if len(runs) == 1 and not any(runs[0].start) else runs
+            assert positions is not None
+            places[axis] = positions
+            shape[axis] = int(positions[-1]) + 1
+        # What files do not fill of the gaps between old values becomes missing.
+        values = np.full(shape, fill_value_of(variable.old.document), old.dtype)
+        values[np.ix_(*places)] = old
+        return [StoredValues((0,) * len(shape), values)]
 
     def _check_same_values(self, variable: _ComparedVariable) -> None:
         urls, old, values = list(variable.headers), variable.old, variable.compared.values
+        if old is not None and old.values is None and urls and not variable.files:
+            self.unread[variable.name] = None
+            return
         if old is not None and old.values is not None:
             first, where = old.values, EXISTING
         elif urls:
@@ -511,12 +534,27 @@ class VariablePlanner:
             groups = [(_shown(first, example), [where]), (_shown(example, first), others)]
             hint = _OVERRIDE_HINT
             dim = self._dim_to_order(variable)
-            if dim is not None:
+            if self._differing_scalar(variable) == variable.name:
+                hint = _dimension_hint(variable.name)
+            elif dim is not None:
                 hint = f"{order_hint(dim)}; {hint}"
             difference = _largest_difference(first, [values[url] for url in others])
             if difference is not None:
                 hint += f"; tolerance={difference:.0e} takes them as equal"
             self._differs(variable.name, "values", groups, hint)
+
+
+def _distinct(variables: Iterable[VariableHeader | None]) -> set[Any]:
+    """The values of a variable in several files; numbers of another unit are other values."""
+    return {
+        (each.values.tobytes(), each.attributes.get("units"))
+        for each in variables
+        if each and each.values is not None
+    }
+
+
+def _dimension_hint(name: str) -> str:
+    return f"concat_dims=['{name}'] makes a dimension of it, along which files follow each other"
 
 
 def _auxiliary_names(headers: Sequence[FileHeader]) -> set[str]:
@@ -555,13 +593,15 @@ def _stored_document(
     codecs: list[dict[str, Any]] = [{"name": "zstd", "configuration": {"level": 3}}]
     if dtype.kind == "T":
         codecs.insert(0, {"name": "vlen-utf8"})
+    own = fill_value_of(document)
+    is_number = dtype.kind in "iuf" and isinstance(own, np.number)
     fresh = array_document(
         shape=document["shape"],
         dtype=dtype,
         chunk_shape=_of_some_megabytes(chunk_shape, dtype.itemsize),
         dims=document["dimension_names"],
         attributes={},
-        fill_value=_nothing(dtype),
+        fill_value=own.astype(dtype) if is_number else _nothing(dtype),
         codecs=codecs,
     )
     same_type = fresh["data_type"] == document["data_type"]

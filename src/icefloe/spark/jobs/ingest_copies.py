@@ -9,6 +9,7 @@ import numpy as np
 
 from icefloe.arrays.grid import ChunkGrid, Target, group_tasks, whole
 from icefloe.errors import InvalidInputError
+from icefloe.ingest.parsed import fill_value_of, zarr_type
 from icefloe.ingest.plan import array_path
 from icefloe.ingest.quiet import quietly
 from icefloe.model import paths
@@ -88,15 +89,13 @@ def _task_bytes(job: Job, plan: IngestPlan, targets: Sequence[Target]) -> int:
 
 
 def _create(job: Job, path: str, variable: VariablePlan, options: IngestOptions) -> None:
-    from zarr.core.dtype import get_data_type_from_json
-
     document = variable.document
     encoding = options.encoding.get(variable.name, {})
     unknown = set(encoding) - {"chunks", "shards", "compressors", "filters", "serializer"}
     if unknown:
         raise InvalidInputError(f"the encoding of {variable.name} has unknown {sorted(unknown)}")
     with quietly():
-        data_type: Any = get_data_type_from_json(document["data_type"], zarr_format=3)
+        data_type = zarr_type(document)
         item_bytes = data_type.to_native_dtype().itemsize
         new = arrays.NewArray(
             shape=tuple(document["shape"]),
@@ -105,7 +104,7 @@ def _create(job: Job, path: str, variable: VariablePlan, options: IngestOptions)
             shards=encoding.get("shards"),
             dims=variable.dims,
             attributes=document.get("attributes") or {},
-            fill_value=data_type.from_json_scalar(document["fill_value"], zarr_format=3),
+            fill_value=fill_value_of(document),
             compressors=encoding.get("compressors", "auto"),
             filters=encoding.get("filters", "auto"),
             serializer=encoding.get("serializer", "auto"),
