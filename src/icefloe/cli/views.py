@@ -47,7 +47,7 @@ class Column:
 
 def id_column(key: str = "id", title: str = "id") -> Column:
     """A column of snapshot ids."""
-    return Column(key=key, title=title, form=wording.short_id, style="yellow")
+    return Column(key=key, title=title, form=wording.short_id, style="magenta")
 
 
 @dataclass(frozen=True)
