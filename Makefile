@@ -1,6 +1,7 @@
 # The commands of the project. Each makes what it needs: a clean clone and Python 3.11 are enough.
 #   PYTHON=...   interpreter to build the environments with     JOBS=2   parallel test processes
 #   ARGS=...     more arguments for pytest, the demo or the benchmarks
+#   NEWEST=...   interpreter of `make test-newest`, instead of the newest one that is found; several are allowed
 
 PYTHON ?= python3
 JOBS ?= 2
@@ -10,7 +11,8 @@ ROWS ?=
 ENVIRONMENT := scripts/make_environment.sh
 REQUIREMENTS := pyproject.toml constraints.txt
 PYTEST := .venv/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
-NEWEST_PYTHON := 3.13
+NEWEST_PYTHONS := 3.14 3.13
+NEWEST ?= $(shell scripts/find_python.sh $(NEWEST_PYTHONS))
 NEWEST_TESTS := tests/conformance/zarr tests/conformance/official tests/property/test_shards.py
 
 # What tests need once, made while the first of them run: a minute each for the Azure endpoint and
@@ -54,14 +56,16 @@ endif
 mutants: .venv/.ready  ## break the source once for each requirement: its tests must fail (ROWS=R0-32: some)
 	.venv/bin/python -m scripts.run_mutants --jobs $(JOBS) --summary build/mutants.json $(ROWS)
 
-test-newest:  ## run the zarr conformance suites on Python 3.13 with the newest zarr, if it is there
-	@python=$$(scripts/find_python.sh $(NEWEST_PYTHON)); \
-	if [ -z "$$python" ]; then \
-	    echo "SKIPPED zarr suites on the newest zarr: no Python $(NEWEST_PYTHON) on this machine."; \
-	else \
-	    $(MAKE) --no-print-directory .venv-newest/.ready NEWEST="$$python" && \
-	    .venv-newest/bin/python -m pytest -n $(JOBS) -p no:cacheprovider $(NEWEST_TESTS); \
+test-newest:  ## run the zarr suites on the newest Python (3.14 or 3.13) with the newest zarr, if it is there
+	@if [ -z "$(strip $(NEWEST))" ]; then \
+	    echo "SKIPPED zarr suites on the newest zarr: no Python of $(NEWEST_PYTHONS) on this machine."; \
 	fi
+	@set -e; for python in $(NEWEST); do \
+	    version=$$("$$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	    $(MAKE) --no-print-directory ".venv-newest-$$version/.ready" NEWEST="$$python"; \
+	    echo "The zarr suites on Python $$version:"; \
+	    ".venv-newest-$$version/bin/python" -m pytest -n $(JOBS) -p no:cacheprovider $(NEWEST_TESTS); \
+	done
 
 check: .venv/.ready  ## formatting, lint, types, import contracts, a test for each requirement
 	.venv/bin/ruff format --check .
@@ -75,9 +79,8 @@ format: .venv/.ready  ## format the code and apply the safe lint fixes
 	.venv/bin/ruff check --fix .
 
 bench: .venv-bench/.ready  ## compare with the official package and others (ARGS=--quick: small; --keep: for the docs)
-	@python=$$(scripts/find_python.sh $(NEWEST_PYTHON)); \
-	if [ -n "$$python" ]; then \
-	    $(MAKE) --no-print-directory .venv-bench-newest/.ready NEWEST="$$python"; \
+	@if [ -n "$(strip $(NEWEST))" ]; then \
+	    $(MAKE) --no-print-directory .venv-bench-newest/.ready NEWEST="$(firstword $(NEWEST))"; \
 	fi
 	.venv-bench/bin/python -m benchmarks.run $(ARGS)
 	@.venv-bench/bin/python scripts/write_performance.py
@@ -90,7 +93,7 @@ docs: .venv-docs/.ready  ## build the documentation site into build/site, and ch
 
 pin: .venv/.ready  ## write constraints.txt again from pyproject.toml (ARGS=--upgrade: newest versions)
 	.venv/bin/python scripts/pin_versions.py $(ARGS) \
-	    $$(for v in 3.11 3.12 3.13; do scripts/find_python.sh $$v; done)
+	    $$(for v in 3.11 3.12 3.13 3.14; do scripts/find_python.sh $$v; done)
 
 api: .venv/.ready  ## renew the stubs, schemas, API pages and listing of public names after a deliberate change
 	@mkdir -p build
@@ -123,15 +126,15 @@ map: .venv/.ready  ## draw the packages of the code, their sizes and imports, fo
 	.venv/bin/python scripts/draw_map.py
 
 clean:  ## remove everything that these targets made
-	rm -rf .venv .venv-newest .venv-bench .venv-bench-newest .venv-docs build .hypothesis
+	rm -rf .venv .venv-newest-* .venv-bench .venv-bench-newest .venv-docs build .hypothesis
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find src tests benchmarks examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.ready: $(REQUIREMENTS)
 	@$(ENVIRONMENT) .venv $(PYTHON) --editable ".[xarray,spark,connect,java,ingest-all,cli,ui,aws,gcp,azure]" --group dev
 
-.venv-newest/.ready: $(REQUIREMENTS)
-	@$(ENVIRONMENT) .venv-newest $(NEWEST) --editable ".[xarray,cli]" --group test
+.venv-newest-%/.ready: $(REQUIREMENTS)
+	@$(ENVIRONMENT) .venv-newest-$* $(NEWEST) --editable ".[xarray,cli]" --group test
 
 .venv-bench/.ready: $(REQUIREMENTS)
 	@$(ENVIRONMENT) .venv-bench $(PYTHON) --editable ".[xarray,spark,java,ingest-all]" --group bench

@@ -300,7 +300,7 @@ def main() -> int:
         print(f"Left out, as its environment is missing (see `make bench`): {', '.join(missing)}")
         peers = [name for name in peers if name not in missing]
         if arguments.keep:
-            raise SystemExit("--keep needs all peers: install Python 3.13 and run `make bench`")
+            raise SystemExit("--keep needs all peers: install Python 3.13 or 3.14, `make bench`")
     if arguments.list:
         for case in chosen:
             print(f"{case.name:18} {case.title}  [{', '.join(case.peers)}]")

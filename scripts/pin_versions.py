@@ -4,7 +4,7 @@ Each Python version resolves on its own (`pip install --dry-run --report`), and 
 merged: one line per package, with environment markers where Python versions need different ones.
 Versions already pinned stay unless `--upgrade` is given. Addresses are never written.
 
-    scripts/pin_versions.py python3.11 python3.12 python3.13
+    scripts/pin_versions.py python3.11 python3.12 python3.13 python3.14
 """
 
 from __future__ import annotations

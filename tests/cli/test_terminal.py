@@ -22,10 +22,21 @@ def test_the_log_has_colours_and_a_graph(terminal: Terminal, weather: Path) -> N
     assert "├─╯" in screen
     assert "ended-0-" in screen
     coloured = terminal.screen(escapes=True)
-    assert "\x1b[33m" in coloured  # yellow ids
+    assert "\x1b[35m" in coloured  # magenta ids
     assert re.search(r"\x1b\[32m(\x1b\[49m)? +main", coloured)  # green branches
     terminal.run(f"NO_COLOR=1 icefloe log {weather} > plain; grep -c $'\\x1b' plain")
     assert "\n0\n" in terminal.screen()
+
+
+def test_colours_can_be_read_on_light_backgrounds(terminal: Terminal, weather: Path) -> None:
+    terminal.run(f"icefloe log {weather} --all; icefloe tree {weather}; icefloe status {weather}")
+    terminal.run("icefloe log --help; icefloe")
+    drawn = terminal.screen(escapes=True)
+    codes = {code for each in re.findall(r"\x1b\[([\d;]+)m", drawn) for code in each.split(";")}
+    assert {"2", "31", "32", "35", "36"} <= codes
+    # No yellow, no white and nothing bright; what is dimmed has no colour besides.
+    assert not codes & {"33", "37", *map(str, range(90, 98))}
+    assert not re.search(r"\x1b\[(0;)?2m(\x1b\[49m)?\x1b\[3[1-8]m", drawn)
 
 
 def test_dangerous_commands_show_what_they_would_do_and_ask(

@@ -23,6 +23,7 @@ from icefloe.cli.commands import (
     viewing,
 )
 from icefloe.cli.exit_codes import ExitCode
+from icefloe.cli.help import ReadableGroup
 from icefloe.version import __version__
 
 _HELP = """Transactional, versioned Zarr arrays: inspect, change and maintain repositories.
@@ -36,6 +37,7 @@ def make_app() -> typer.Typer:
     """Create the app with all commands."""
     app = typer.Typer(
         name="icefloe",
+        cls=ReadableGroup,
         help=_HELP,
         no_args_is_help=True,
         pretty_exceptions_enable=False,

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from icefloe.cli.exit_codes import ExitCode, exit_code_of
+from icefloe.cli.help import ReadableCommand, ReadableGroup
 from icefloe.cli.output import NotConfirmedError, Output, to_json
 from icefloe.cli.streams import forget, write_json
 from icefloe.cli.wording import printable
@@ -91,6 +92,7 @@ def command(
     del run.__wrapped__  # its signature has an argument that is not one of the command line
     app.command(
         name,
+        cls=ReadableCommand,
         rich_help_panel=panel,
         epilog=_as_epilog(examples),
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -99,7 +101,9 @@ def command(
 
 def group(text: str, *examples: str) -> typer.Typer:
     """Make a group of commands such as `branch`, with its help and examples for it."""
-    return typer.Typer(no_args_is_help=True, help=text, epilog=_as_epilog(examples))
+    return typer.Typer(
+        cls=ReadableGroup, no_args_is_help=True, help=text, epilog=_as_epilog(examples)
+    )
 
 
 def _as_epilog(examples: Sequence[str]) -> str:

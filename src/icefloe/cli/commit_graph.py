@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from icefloe.repository import Repository
 
-_LANES = ("red", "green", "yellow", "blue", "magenta", "cyan")
+_LANES = ("red", "green", "blue", "magenta", "cyan")
 
 
 def read_log(repository: Repository, version: str | None, count: int) -> Drawn:
@@ -37,7 +37,7 @@ def _draw(graph: AncestryGraph, *, has_more: bool) -> RenderableType:
     widest = max((step.width for step in steps), default=1)
     for step in steps:
         line = _marks(["●" if i == step.place else "│" for i in range(step.width)], widest)
-        line.append(f" {wording.short_id(step.row.id)}", style="yellow")
+        line.append(f" {wording.short_id(step.row.id)}", style="magenta")
         line.append(f"  {wording.moment(step.row.written_at)}", style="dim")
         for branch in step.row.branches:
             line.append(f"  {wording.printable(branch)}", style="bold green")

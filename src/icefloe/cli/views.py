@@ -56,7 +56,7 @@ def commit_row(commit: SnapshotInfo | SnapshotStub) -> dict[str, Any]:
 def commit_columns(id_title: str = "id", message_title: str = "message") -> tuple[Column, ...]:
     """The columns of tables of commits: id, time and the first line of the message."""
     return (
-        Column(key="id", title=id_title, form=wording.short_id, style="yellow"),
+        Column(key="id", title=id_title, form=wording.short_id, style="magenta"),
         Column("written_at", "written"),
         Column("message", message_title, lambda text: wording.first_line(text or "")),
     )

@@ -1,8 +1,9 @@
-"""Finding Java without any."""
+"""Finding Java without any, and the address that Spark binds to."""
 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from pathlib import Path
 
@@ -68,3 +69,27 @@ def test_workers_do_not_get_the_standard_library_of_the_driver() -> None:
     folders = java._module_path().split(os.pathsep)
     assert str(Path(os.__file__).parent) not in folders
     assert str(Path(__file__).parents[3] / "src") in folders
+
+
+def no_address(*_: object) -> None:
+    raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+
+def test_spark_starts_on_a_machine_whose_name_has_no_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "to be restored")
+    monkeypatch.delenv("SPARK_LOCAL_IP")
+    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
+    java._bind_without_host_name()
+    assert "SPARK_LOCAL_IP" not in os.environ
+    monkeypatch.setattr(socket, "getaddrinfo", no_address)
+    java._bind_without_host_name()
+    assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+def test_the_address_of_the_user_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.2")
+    monkeypatch.setattr(socket, "getaddrinfo", no_address)
+    java._bind_without_host_name()
+    assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.2"

@@ -168,14 +168,14 @@ def _draw(rows: Sequence[dict[str, Any]]) -> RenderableType:
         name = wording.printable(row["name"] or "/")
         if row["kind"] == "group":
             return Text(name, style="bold")
-        text = Text(name, style="cyan")
+        text = Text().append(name, style="cyan")
         dims = row["dimensions"] or [None] * len(row["shape"])
         extents = " × ".join(
             f"{wording.printable(dim)} {extent}" if dim else str(extent)
             for dim, extent in zip(dims, row["shape"], strict=True)
         )
         text.append(f"  {row['data_type']}", style="magenta")
-        text.append(f"  {extents or 'scalar'}", style="default")
+        text.append(f"  {extents or 'scalar'}")
         grid = row["chunks_in_grid"]
         of = "" if grid is None else f" of {grid:,}"
         text.append(f"  {row['chunks']:,}{of} chunks", style="dim")

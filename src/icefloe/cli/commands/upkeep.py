@@ -301,7 +301,7 @@ def _snapshot_sizes(repository: Repository, version: str) -> Records:
         for each in repository.snapshot_storage_stats(snapshot_id=version)
     ]
     columns = (
-        Column(key="id", title="id", form=wording.short_id, style="yellow"),
+        Column(key="id", title="id", form=wording.short_id, style="magenta"),
         Column("written_at", "written"),
         Column("chunks", "chunks", wording.number, right=True),
         Column("total_bytes", "total", wording.size, right=True),

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import warnings
@@ -82,6 +83,7 @@ def local_session(
     from pyspark.sql import SparkSession
 
     prepare_environment()
+    _bind_without_host_name()
     for kind in ("DataFrame", "SQL"):
         # The exception says what is wrong with a query; pyspark would log the JVM's stack too.
         PySparkLogger.getLogger(f"{kind}QueryContextLogger").setLevel(logging.CRITICAL)
@@ -108,6 +110,17 @@ def prepare_environment() -> None:
     java_home = find_java_home()
     if java_home is not None:
         os.environ["JAVA_HOME"] = str(java_home)
+
+
+def _bind_without_host_name() -> None:
+    """Set the address of Spark if the name of this machine has none, as in some containers.
+
+    The JVM looks its own name up before it reads any setting, and ends if that fails.
+    """
+    try:
+        socket.getaddrinfo(socket.gethostname(), None)
+    except OSError:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
