@@ -33,6 +33,8 @@ _WRITTEN_SLAB_BYTES = 32 << 20
 """The same for writing: a full pack, which then need not wait for others."""
 _REMOTE_SLAB_BYTES = 64 << 20
 """The same where reads wait for a network, and more of them should wait at a time."""
+_SLABS_ON_THEIR_WAY = 2
+"""How many slabs wait for a network to take them while others are encoded."""
 
 
 def read_region(tree: ChunkStore, path: str, selection: Any, out: Values | None = None) -> Values:
@@ -191,7 +193,8 @@ class BoxTransfer:
         self._threads = allowed_threads(tree)
         self._spans = tuple(spans)
         self._covered = covered
-        self._slab_bytes = _SLAB_BYTES if tree.reads_are_immediate else _REMOTE_SLAB_BYTES
+        self._reads_are_immediate = tree.reads_are_immediate
+        self._slab_bytes = _SLAB_BYTES if self._reads_are_immediate else _REMOTE_SLAB_BYTES
 
     @property
     def shards_found(self) -> set[tuple[int, ...]]:
@@ -244,7 +247,11 @@ class BoxTransfer:
         """Set all elements from an array that has all axes."""
         slabs = self._slabs(max(self._slab_bytes, _WRITTEN_SLAB_BYTES))
         threads = 1 if len(slabs) >= self._threads else self._threads
-        for_each(lambda slab: self._write_slab(slab, values, threads), slabs, self._threads)
+        workers = self._threads
+        if not self._reads_are_immediate and len(slabs) > 1:
+            self._chunks.limit_encoding(self._threads)
+            workers += _SLABS_ON_THEIR_WAY
+        for_each(lambda slab: self._write_slab(slab, values, threads), slabs, workers)
 
     def _slabs(self, slab_bytes: int) -> list[Slab]:
         if self._shards is not None:
