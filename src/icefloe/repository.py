@@ -1869,7 +1869,7 @@ Repository.set_status makes it writable again
     def _log(self, kind: str, details: dict[str, Any], job: str | None) -> None:
         from icefloe.engine.operation_log import OperationLog
 
-        OperationLog(self._context.storage).add(kind, details, job)
+        OperationLog(self._context.storage).add_later(kind, details, job)
 
     # --- async forms
 

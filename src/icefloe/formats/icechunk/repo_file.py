@@ -18,6 +18,7 @@ import msgspec
 from icefloe.errors import (
     ConflictError,
     FormatError,
+    IcefloeError,
     InvalidInputError,
     ObjectNotFoundError,
     ReadOnlyError,
@@ -57,6 +58,14 @@ class _ReadFile(NamedTuple):
     document: RepoDocument
 
 
+class _ReadVersion(NamedTuple):
+    """The bytes of the file, what they say, and the version to replace."""
+
+    data: bytes
+    document: RepoDocument
+    version: ObjectVersion
+
+
 class RepoFile:
     """The file of a repository in a storage, the backups that it leaves, and its settings."""
 
@@ -65,6 +74,8 @@ class RepoFile:
         self._storage = storage
         self._level = DEFAULT_LEVEL
         self._last_read: _ReadFile | None = None
+        self._replaceable: _ReadVersion | None = None
+        """The same with its version, where reading that costs nothing."""
 
     def __getstate__(self) -> Storage:
         return self._storage
@@ -77,9 +88,14 @@ class RepoFile:
     def read(self) -> RepoDocument | None:
         """What the file says now; None if there is none."""
         try:
-            return self._parse(self._storage.get(REPO_KEY))
+            if self._storage.capabilities.reads_are_immediate:
+                return self._parse(self._storage.get(REPO_KEY))
+            data, version = self._storage.get_with_version(REPO_KEY)
         except ObjectNotFoundError:
             return None
+        document = self._parse(data)
+        self._replaceable = _ReadVersion(data, document, version)
+        return document
 
     def _parse(self, data: bytes) -> RepoDocument:
         # Other threads read, too: what is returned is what these bytes say.
@@ -197,24 +213,36 @@ class RepoFile:
 
     # --- the update
 
-    def update(self, change: Change, *, is_status: bool = False) -> RepoDocument:
+    def update(
+        self, change: Change, *, is_status: bool = False, is_just_read: bool = False
+    ) -> RepoDocument:
         """Replace the file by its successor, again and again until nobody comes between.
 
         `change` says what is done and which fields change; it raises if that must not be, and
         returns None if there is nothing to do. It is called again for each state.
+
+        If the file was read just before, that state is tried first, which saves a request. It can
+        only be replaced if it is still the newest; what it forbids says nothing.
         """
         ensure_conditional_replace(self._storage)
         backup = ""
         for attempt in range(_MAX_TRIES):
-            data, version = self._read_version()
-            document = self._parse(data)
+            known = self._replaceable if is_just_read and attempt == 0 else None
+            data, document, version = known or self._read_version()
             if backup and backup.encode() in document.updates.backups.data:
                 return document  # the answer was lost, and others swapped since
-            if not is_status:
-                check_status(document.status)
-            wanted = change(document)
+            try:
+                if not is_status:
+                    check_status(document.status)
+                wanted = change(document)
+            except IcefloeError:
+                if known is None:
+                    raise
+                continue
             if wanted is None:
-                return document
+                if known is None:
+                    return document
+                continue
             kind, fields = wanted
             now = utc_now()
             backup = f"repo.{_FAR_FUTURE_MS - microseconds(now) // 1000:014d}.{SnapshotId.random()}"
@@ -232,9 +260,10 @@ class RepoFile:
                 return successor
         raise ConflictError(f"{REPO_KEY} was replaced by others {_MAX_TRIES} times in a row")
 
-    def _read_version(self) -> tuple[bytes, ObjectVersion]:
+    def _read_version(self) -> _ReadVersion:
         try:
-            return self._storage.get_with_version(REPO_KEY)
+            data, version = self._storage.get_with_version(REPO_KEY)
+            return _ReadVersion(data, self._parse(data), version)
         except ObjectNotFoundError:
             raise FormatError(
                 f"{REPO_KEY} is missing from {self._storage.location}", REPO_KEY
