@@ -228,22 +228,23 @@ class RepoFile:
         backup = ""
         for attempt in range(_MAX_TRIES):
             known = self._replaceable if is_just_read and attempt == 0 else None
+            self._replaceable = None  # it may be replaced at any moment, first of all by this
             data, document, version = known or self._read_version()
             if backup and backup.encode() in document.updates.backups.data:
                 return document  # the answer was lost, and others swapped since
             try:
                 if not is_status:
                     check_status(document.status)
-                wanted = change(document)
+                changed = change(document)
             except IcefloeError:
                 if known is None:
                     raise
                 continue
-            if wanted is None:
+            if changed is None:
                 if known is None:
                     return document
                 continue
-            kind, fields = wanted
+            kind, fields = changed
             now = utc_now()
             backup = f"repo.{_FAR_FUTURE_MS - microseconds(now) // 1000:014d}.{SnapshotId.random()}"
             successor = document.updated(
