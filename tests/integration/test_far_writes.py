@@ -10,7 +10,7 @@ import zarr
 
 import icefloe
 from icefloe import Repository
-from icefloe.arrays import chunk_arrays, transfer
+from icefloe.arrays import batch_codecs, chunk_arrays, transfer
 from icefloe.testing.requests import FarStorage
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class ThreeAtATime(FarStorage):
 def test_slabs_are_uploaded_while_one_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "_REMOTE_SLAB_BYTES", 1)
     monkeypatch.setattr(transfer, "_WRITTEN_SLAB_BYTES", 1)
-    encode_all, encoding, most = chunk_arrays.encode_all, [0], [0]
+    encode_all, encoding, most = batch_codecs.encode_all, [0], [0]
     lock = threading.Lock()
 
     def watched(*args: Any) -> Any:

@@ -171,7 +171,10 @@ class Publication:
         more_checks: Sequence[Callable[[], None]] = (),
     ) -> UnpublishedCommit:
         context, tree = self._context, self.tree
-        checks = [partial(context.refs.check_same_repository, self.tip), *more_checks]
+        checks: list[Callable[[], None]] = [
+            partial(context.refs.check_same_repository, self.tip),
+            *more_checks,
+        ]
         if self._has_first_base:
             checks += self._checks_of_files()
         with tree.packed() as (changes, uploads):
