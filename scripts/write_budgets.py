@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from pathlib import Path
 
-from tests.budgets.budgets import FILE, Budget, Budgets, read_budgets
+from tests.budgets.budgets import FILE, OFFICIAL, REASONS, Budget, Budgets, read_budgets
 from tests.budgets.operations import OPERATIONS, Scene, count
 from tests.formats import ALL_GENERATIONS, chosen
 
@@ -36,19 +37,32 @@ def measure() -> Budgets:
 
 
 def table(budgets: Budgets) -> str:
-    """The budgets as Markdown: requests and rounds by generation."""
+    """The budgets as Markdown: requests and rounds by generation, and of the official package."""
     lines = [
-        "| operation | " + " | ".join(f"`{each}`" for each in ALL_GENERATIONS) + " |",
-        "|--|" + "--:|" * len(ALL_GENERATIONS),
+        "| operation | " + " | ".join(f"`{each}`" for each in ALL_GENERATIONS) + " | official |",
+        "|--|" + "--:|" * (len(ALL_GENERATIONS) + 1),
     ]
     for name in OPERATIONS:
         cells = [budgets[name, generation] for generation in ALL_GENERATIONS]
         lines.append(
             f"| {name} | "
             + " | ".join(f"{each.requests} in {each.rounds}" for each in cells)
-            + " |"
+            + f" | {_official(name)} |"
         )
+    lines += ["", "Where icefloe needs more than the official package:", ""]
+    for name, reason in REASONS.items():
+        text = f"- *{_upper(name)}*: {reason}."
+        lines += textwrap.wrap(text, 118, subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines)
+
+
+def _official(name: str) -> str:
+    found = OFFICIAL.get(name)
+    return "" if found is None else f"{found.requests} in {found.rounds}"
+
+
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def with_table(page: str, text: str) -> str:

@@ -173,24 +173,18 @@ class Repository:
             >>> repo.list_branches()
             {'main'}
         """
-        from icefloe.engine.initialize import (
-            check_absent,
-            probe_place,
-            publish_first,
-            write_first_snapshot,
-        )
+        from icefloe.engine.initialize import begin_repository, publish_first
 
         location = _with_settings(storage, config, attribution)
         fmt = format_for(generation, spec_version)
-        clean_up, has_config = together(
-            location,
-            lambda: probe_place(location, fmt),
-            lambda: check_absent(location, fmt, check_clean_root=check_clean_root),
-        )
         access = VirtualAccess.from_arguments(authorize_virtual_chunk_access, config)
         context = Context(location, fmt, config or RepositoryConfig.default(), access)
-        first, _ = together(location, lambda: write_first_snapshot(context), clean_up)
-        publish_first(context, first, config, has_config=has_config)
+        begun = begin_repository(context, check_clean_root=check_clean_root)
+        together(
+            location,
+            lambda: publish_first(context, begun.first, config, has_config=begun.has_config),
+            begun.clean_up,
+        )
         return cls(context, attribution)
 
     @classmethod
@@ -1875,7 +1869,7 @@ Repository.set_status makes it writable again
     def _log(self, kind: str, details: dict[str, Any], job: str | None) -> None:
         from icefloe.engine.operation_log import OperationLog
 
-        OperationLog(self._context.storage).add(kind, details, job)
+        OperationLog(self._context.storage).add_later(kind, details, job)
 
     # --- async forms
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scripts.write_budgets import PAGE, table, with_table
-from tests.budgets.budgets import read_budgets
+from tests.budgets.budgets import OFFICIAL, REASONS, read_budgets
 from tests.budgets.operations import OPERATIONS, Scene, count
 from tests.formats import ALL_GENERATIONS
 
@@ -29,6 +29,30 @@ def test_an_operation_keeps_its_budget(scene: Scene, each_generation: str, name:
 
 def test_there_is_a_budget_for_each_operation_and_no_other() -> None:
     assert set(BUDGETS) == {(name, each) for name in OPERATIONS for each in ALL_GENERATIONS}
+
+
+def test_what_needs_more_than_the_official_package_has_a_reason() -> None:
+    above = {
+        name
+        for (name, _), budget in BUDGETS.items()
+        if name in OFFICIAL
+        and (budget.requests > OFFICIAL[name].requests or budget.rounds > OFFICIAL[name].rounds)
+    }
+    assert above == REASONS.keys()
+
+
+def test_only_lists_of_files_and_tags_take_more_round_trips_than_the_official_package() -> None:
+    above = {
+        (name, generation)
+        for (name, generation), budget in BUDGETS.items()
+        if name in OFFICIAL and budget.rounds > OFFICIAL[name].rounds
+    }
+    others = ("repository", "store", "dataset")  # than icechunk, which has one file for all
+    assert above == {
+        ("list 21 branches", "store"),
+        *(("history of 32", each) for each in others),
+        *(("create a tag", each) for each in others),
+    }
 
 
 def test_the_documentation_has_the_budgets() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import zarr
@@ -13,7 +16,7 @@ import icefloe
 from icefloe import Repository
 from icefloe.errors import FormatError, InvalidInputError, SnapshotNotFoundError
 from icefloe.formats.registry import format_for
-from icefloe.model.ids import ManifestId
+from icefloe.model.ids import ChunkFileId, ManifestId
 from icefloe.testing.clock import ClockedStorage, LaggingStorage
 from icefloe.testing.faults import FaultyStorage
 from icefloe.testing.requests import FarStorage
@@ -31,6 +34,12 @@ from tests.integration.maintained import (
     values,
     wait,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from icefloe.storage.port import ObjectInfo, Storage
+
 
 NOW = timedelta(0)
 DATA = ("snapshots", "transactions", "manifests", "attributes", "chunks")
@@ -422,3 +431,59 @@ def test_requests_of_a_collection_are_limited() -> None:
         repo.garbage_collect(NOW, max_concurrent_requests=0)
     assert repo.garbage_collect(NOW, max_concurrent_requests=1).snapshots_deleted == 1
     assert repo.verify(deep=True).is_clean
+
+
+class Crowded(FarStorage):
+    """Counts how many listings and deletions are in progress at a time, and lets them meet."""
+
+    def __init__(self, inner: Storage, meet: int) -> None:
+        super().__init__(inner)
+        self._changed = threading.Condition()
+        self._meet = meet
+        self._now: dict[str, int] = {}
+        self.most: dict[str, int] = {}
+
+    @contextmanager
+    def _counted(self, verb: str) -> Iterator[None]:
+        with self._changed:
+            now = self._now[verb] = self._now.get(verb, 0) + 1
+            self.most[verb] = max(self.most.get(verb, 0), now)
+            self._changed.notify_all()
+            if verb == "delete":  # as many as may be in progress are, before one is answered
+                self._changed.wait_for(lambda: self.most[verb] >= self._meet, 0.2)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._now[verb] -= 1
+
+    def list(
+        self, prefix: str = "", *, start_after: str = "", limit: int | None = None
+    ) -> Iterator[ObjectInfo]:
+        is_of_objects = prefix.rstrip("/") in {folder(each).rstrip("/") for each in DATA}
+        with self._counted("list" if is_of_objects else "other"):
+            infos = [*self.inner.list(prefix, start_after=start_after, limit=limit)]
+            time.sleep(0.01)
+        return iter(infos)
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        names = [*keys]
+        if len(names) < 500:
+            self.inner.delete_many(names)
+            return
+        with self._counted("delete"):
+            self.inner.delete_many(names)
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_listings_and_deletions_keep_to_the_limit_that_was_set(limit: int) -> None:
+    inner = icefloe.in_memory_storage()
+    repo = make(storage=inner)
+    for _ in range(3500):
+        inner.put(repo._context.format.layout.chunk_file(ChunkFileId.random()), b"x")
+    storage = Crowded(inner, limit)
+    far = Repository.open(storage)
+    storage.most.clear()
+    assert far.garbage_collect(NOW, max_concurrent_requests=limit).chunks_deleted == 3500
+    assert storage.most["delete"] == limit
+    assert storage.most["list"] <= limit

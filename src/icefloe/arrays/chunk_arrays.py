@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from icefloe.model.segments import Segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     import numpy.typing as npt
 
@@ -44,6 +47,7 @@ class ChunkArrays:
         self._path = path
         self._layout = layout
         self._write_empty = write_empty_chunks
+        self._encoding: AbstractContextManager[object] = nullcontext()
 
     @cached_property
     def _zarr(self) -> ZarrCodecs:
@@ -163,11 +167,18 @@ class ChunkArrays:
                 coords, chunks = coords[~empty], chunks[~empty]
         if not len(coords):
             return
-        encoded = self._encode_batch(chunks, threads) if self._layout.is_batched else None
+        encoded = None
+        if self._layout.is_batched:
+            with self._encoding:
+                encoded = self._encode_batch(chunks, threads)
         if encoded is not None:
             self._tree.write_chunks(self._path, coords, encoded)
             return
         self._write_pieces(coords, self._zarr.encode(self._logical(chunks)))
+
+    def limit_encoding(self, slabs: int) -> None:
+        """Encode so many slabs at a time, however many threads call `store`."""
+        self._encoding = threading.BoundedSemaphore(slabs)
 
     def _logical(self, chunks: Chunks) -> list[Chunks]:
         """Each chunk with the axes of the array; one without axes is an array all the same."""

@@ -35,6 +35,8 @@ _IN_PLACE_SLAB_BYTES = 32 << 20
 """The same for chunks that are read into the result, and pass through no cache."""
 _REMOTE_SLAB_BYTES = 64 << 20
 """The same where reads wait for a network, and more of them should wait at a time."""
+_SLABS_ON_THEIR_WAY = 2
+"""How many slabs wait for a network to take them while others are encoded."""
 
 
 def read_region(tree: ChunkStore, path: str, selection: Any, out: Values | None = None) -> Values:
@@ -193,7 +195,8 @@ class BoxTransfer:
         self._threads = allowed_threads(tree)
         self._spans = tuple(spans)
         self._covered = covered
-        self._slab_bytes = _SLAB_BYTES if tree.reads_are_immediate else _REMOTE_SLAB_BYTES
+        self._reads_are_immediate = tree.reads_are_immediate
+        self._slab_bytes = _SLAB_BYTES if self._reads_are_immediate else _REMOTE_SLAB_BYTES
 
     @property
     def shards_found(self) -> set[tuple[int, ...]]:
@@ -246,7 +249,11 @@ class BoxTransfer:
         """Set all elements from an array that has all axes."""
         slabs = self._slabs(max(self._slab_bytes, _WRITTEN_SLAB_BYTES))
         threads = 1 if len(slabs) >= self._threads else self._threads
-        for_each(lambda slab: self._write_slab(slab, values, threads), slabs, self._threads)
+        workers = self._threads
+        if not self._reads_are_immediate and len(slabs) > 1:
+            self._chunks.limit_encoding(self._threads)
+            workers += _SLABS_ON_THEIR_WAY
+        for_each(lambda slab: self._write_slab(slab, values, threads), slabs, workers)
 
     def _read_slab_bytes(self, nbytes: int) -> int:
         """How much of a result of `nbytes` to read together; each thread still has a share."""

@@ -6,15 +6,15 @@ import os
 import random
 import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from icefloe.errors import AlreadyExistsError, FormatError
+from icefloe.errors import AlreadyExistsError, FormatError, IcefloeError, UnsafeStorageError
 from icefloe.formats.registry import detect, format_for
 from icefloe.model import MAIN
 from icefloe.model.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.model.nodes import NodeTable
 from icefloe.model.snapshot import FIRST_MESSAGE, INTERNAL_PREFIX, Snapshot
-from icefloe.storage.concurrency import together
+from icefloe.storage.concurrency import each_at_once, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -81,25 +81,60 @@ def write_first_snapshot(context: Context) -> SnapshotId:
     return FIRST_SNAPSHOT_ID
 
 
-def probe_place(storage: Storage, fmt: Generation) -> Cleanup:
+class Begun(NamedTuple):
+    """A repository that is written but for its reference, so that nobody sees it yet."""
+
+    first: SnapshotId
+    has_config: bool
+    """Whether a client that died while it created a repository may have left a configuration."""
+    clean_up: Cleanup
+    """Deletes what was written to probe the storage."""
+
+
+def begin_repository(context: Context, *, check_clean_root: bool) -> Begun:
+    """Write the first snapshot to a clean location, and probe the storage at the same time.
+
+    Raises:
+        AlreadyExistsError: If the location has a repository or other objects.
+        UnsafeStorageError: If the storage cannot do what the generation needs; nothing is left.
+    """
+    storage, fmt = context.storage, context.format
+    cleanups: list[Cleanup] = []
+
+    def clean_up() -> None:
+        each_at_once(storage, lambda each: each(), cleanups)
+
+    def write() -> tuple[SnapshotId, bool]:
+        has_config = check_absent(storage, fmt, check_clean_root=check_clean_root)
+        return write_first_snapshot(context), has_config
+
+    try:
+        _, (first, has_config) = together(
+            storage, lambda: _probe_place(storage, fmt, cleanups), write
+        )
+    except UnsafeStorageError:
+        written = context.files.last_written()
+        if written is not None:
+            storage.delete_many([fmt.layout.snapshot(written.id)])
+        clean_up()
+        raise
+    except IcefloeError:
+        clean_up()
+        raise
+    return Begun(first, has_config, clean_up)
+
+
+def _probe_place(storage: Storage, fmt: Generation, cleanups: list[Cleanup]) -> None:
     """Raise UnsafeStorageError if a storage cannot do what a generation needs of it.
 
-    Returns how to delete what was written for that.
+    Adds what deletes the objects that were written for that.
     """
     from icefloe.storage.probe import probe_conditional_replace, probe_conditional_writes
 
-    if not fmt.swaps_references:
-        return probe_conditional_writes(storage)
-    cleanups = together(
-        storage,
-        lambda: probe_conditional_writes(storage),
-        lambda: probe_conditional_replace(storage),
-    )
-
-    def clean_up() -> None:
-        together(storage, *cleanups)
-
-    return clean_up
+    probes = [probe_conditional_writes]
+    if fmt.swaps_references:
+        probes.append(probe_conditional_replace)
+    each_at_once(storage, lambda probe: cleanups.append(probe(storage)), probes)
 
 
 def check_absent(storage: Storage, fmt: Generation, *, check_clean_root: bool) -> bool:

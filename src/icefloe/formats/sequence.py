@@ -13,6 +13,7 @@ from icefloe.model.ids import decode_base32, encode_base32
 from icefloe.storage.concurrency import together
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     from icefloe.storage.port import ObjectInfo, Storage
@@ -94,11 +95,19 @@ class SequenceFolder:
 
     def newest(self, guess: int | None = None) -> tuple[int, bytes] | None:
         """Number and content of the newest file; a good `guess` at the number saves a round."""
+        return self.find_newest(guess)()
+
+    def find_newest(self, guess: int | None = None) -> Callable[[], tuple[int, bytes] | None]:
+        """Find the number of the newest file; returns how to read it."""
         capabilities = self._storage.capabilities
         if capabilities.can_list and capabilities.lists_in_pages:
-            latest = self._read_listed(*self._list_first(guess))
-        else:
-            latest = self._probe()
+            listed = self._list_first(guess)
+            return lambda: self._noted(self._read_listed(*listed))
+        latest = self._probe()
+        return lambda: self._noted(latest)
+
+    def _noted(self, latest: tuple[int, bytes] | None) -> tuple[int, bytes] | None:
+        """Remember where to look for the newest file the next time."""
         if latest is not None:
             self._seen = latest[0]
         return latest

@@ -207,6 +207,18 @@ class SequenceRefs(RefDefaults):
         """Newest state of a branch; None if it never existed."""
         return self._tip(branch) if _is_readable(branch, self._names) else None
 
+    def find_tip(self, branch: str) -> Callable[[], BranchTip | None]:
+        """Find the newest state of a branch by its number; returns how to read what it says."""
+        if not _is_readable(branch, self._names):
+            return lambda: None
+        read = self._folder(branch).find_newest()
+
+        def parse() -> BranchTip | None:
+            newest = read()
+            return None if newest is None else self._parsed_tip(branch, *newest)
+
+        return parse
+
     def _tip(self, branch: str, guess: int | None = None) -> BranchTip | None:
         newest = self._folder(branch).newest(guess)
         return None if newest is None else self._parsed_tip(branch, *newest)
@@ -342,7 +354,12 @@ class SequenceRefs(RefDefaults):
         if listed is None:
             return self._live(self._branch_names(), self.tip)
         # Most files tell by their size that they name a snapshot.
-        live = {each for each, (_, info) in listed.items() if self._names.is_live(info.size)}
+        # Nothing is deleted by the first file of a branch.
+        live = {
+            branch
+            for branch, (number, info) in listed.items()
+            if number == 0 or self._names.is_live(info.size)
+        }
         others = listed.keys() - live
         return live | self._live(others, lambda branch: self._read_tip(branch, *listed[branch]))
 

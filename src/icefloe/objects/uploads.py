@@ -30,6 +30,8 @@ class Uploads:
         self._in_flight_bytes = in_flight_bytes
         self._running: dict[Future[None], int] = {}
         self._ended: list[Future[None]] = []
+        self._checks: set[Future[None]] = set()
+        self._has_lost_one = False
         self._lock = threading.Lock()
 
     @classmethod
@@ -56,7 +58,9 @@ class Uploads:
     def check(self, call: Callable[[], None]) -> None:
         """Begin a check that needs the storage; `wait` raises its error, too."""
         with self._lock:
-            self._running[pool().submit(call)] = 0
+            future = pool().submit(call)
+            self._checks.add(future)
+            self._running[future] = 0
 
     def _has_room(self, nbytes: int) -> bool:
         is_few = len(self._running) < self._at_a_time
@@ -66,17 +70,26 @@ class Uploads:
         for future in done:
             del self._running[future]
             self._ended.append(future)
+            if future not in self._checks and future.exception() is not None:
+                self._has_lost_one = True
 
     def wait(self) -> None:
         """Return when all objects are stored; raises the first error when none is in progress."""
         with self._lock:
             self._take(wait(self._running).done)
             ended, self._ended = self._ended, []
+        failures = []
         for future in ended:
-            future.result()
+            try:
+                future.result()
+            except BaseException as error:  # noqa: BLE001 (of all of them, the first is raised)
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
-    def abandon(self) -> None:
-        """Wait until no upload is in progress, failed or not."""
+    def abandon(self) -> bool:
+        """Wait until no upload is in progress; returns whether all objects were stored."""
         with self._lock:
             self._take(wait(self._running).done)
             self._ended.clear()
+        return not self._has_lost_one

@@ -77,21 +77,16 @@ def nothing_to_clean_up() -> None:
 
 
 def _probe_create(storage: Storage) -> Cleanup:
-    """Let writers race for one key, and then look who has won and whether one more is refused."""
+    """Let writers race for one key: exactly one may win.
+
+    Who is refused reads the key back (`settling.py`), and has won if it finds its own bytes: so
+    this also detects a store that refuses a writer and writes its bytes all the same.
+    """
     with _probe_key(storage) as key:
         bodies = [secrets.token_bytes(16) for _ in range(_RACERS)]
         won = in_threads(lambda body: _creates(storage, key, body), bodies)
         if won.count(True) != 1:
             _refuse(storage, f"{won.count(True)} of {_RACERS} writers created the same object")
-        held, is_overwritten = together(
-            storage,
-            lambda: storage.get(key),
-            lambda: _creates(storage, key, secrets.token_bytes(16)),
-        )
-        if is_overwritten:
-            _refuse(storage, "it overwrote an object that existed already")
-        if held != bodies[won.index(True)]:
-            _refuse(storage, "an object held the bytes of a writer that was refused")
     return lambda: _delete_probe(storage, key)
 
 
@@ -108,11 +103,12 @@ def _probe_key(storage: Storage) -> Iterator[str]:
         raise
 
 
-def _delete_probe(storage: Storage, key: str) -> None:
+def _delete_probe(storage: Storage, *keys: str) -> None:
     try:
-        storage.delete_many([key])
+        storage.delete_many(keys)
     except IcefloeError as error:
-        _logger.warning("the probe %s was left behind in %s: %s", key, storage.location, error)
+        names = ", ".join(keys)
+        _logger.warning("the probe %s was left behind in %s: %s", names, storage.location, error)
 
 
 def ensure_conditional_replace(storage: Storage) -> None:
@@ -126,20 +122,30 @@ def probe_conditional_replace(storage: Storage) -> Cleanup:
 
 
 def _probe_replace(storage: Storage) -> Cleanup:
-    with _probe_key(storage) as key:
-        first = storage.replace(key, secrets.token_bytes(16), None)
-        newest = secrets.token_bytes(16)
-        storage.replace(key, newest, first)
-        held, is_replaced = together(
+    """Replace one object at its own version, and another one at a version that it never had.
+
+    No two requests are for the same object: some stores answer one of them that it must wait, and
+    then the outcome of a replacement is in doubt.
+    """
+    with _probe_key(storage) as key, _probe_key(storage) as other:
+        version, _ = together(
             storage,
-            lambda: storage.get(key),
-            lambda: _replaces(storage, key, secrets.token_bytes(16), first),
+            lambda: storage.replace(key, secrets.token_bytes(16), None),
+            lambda: storage.replace(other, secrets.token_bytes(16), None),
+        )
+
+        def is_careless() -> bool:
+            # Twice: versions that are times may be equal by chance, but not once it is replaced.
+            return all(
+                _replaces(storage, other, secrets.token_bytes(16), version) for _ in range(2)
+            )
+
+        _, is_replaced = together(
+            storage, lambda: storage.replace(key, secrets.token_bytes(16), version), is_careless
         )
         if is_replaced:
-            _refuse(storage, "it replaced an object that had changed; a dataset needs If-Match")
-        if held != newest:
-            _refuse(storage, "an object held the bytes of a writer that was refused")
-    return lambda: _delete_probe(storage, key)
+            _refuse(storage, "it replaced an object that had changed, which needs If-Match")
+    return lambda: _delete_probe(storage, key, other)
 
 
 def _replaces(storage: Storage, key: str, data: bytes, expected: ObjectVersion) -> bool:

@@ -39,12 +39,15 @@ def pool() -> ThreadPoolExecutor:
     return _pool
 
 
-def do_later(storage: Storage, tidy: Callable[[], None]) -> None:
-    """Do what nobody waits for: in a thread, unless the storage answers immediately."""
+def do_later(storage: Storage, tidy: Callable[[], None]) -> Future[None] | None:
+    """Do what nobody waits for: in a thread, unless the storage answers immediately.
+
+    Returns how it ends if it has not ended yet. A program that ends waits for it.
+    """
     if storage.capabilities.reads_are_immediate:
         tidy()
-    else:
-        pool().submit(tidy)
+        return None
+    return pool().submit(tidy)
 
 
 def _forget_after_fork() -> None:

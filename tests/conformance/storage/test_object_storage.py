@@ -24,6 +24,8 @@ from icefloe.errors import (
     StoragePermissionError,
     UnsafeStorageError,
 )
+from icefloe.repository import Repository
+from icefloe.storage import probe
 from icefloe.storage.access.credentials import GcsBearerCredential, S3StaticCredentials
 from icefloe.storage.access.factories import gcs_storage, http_storage, s3_storage
 from icefloe.storage.local import LocalStorage
@@ -62,6 +64,26 @@ class TestProbe:
         with pytest.raises(UnsafeStorageError):
             ensure_conditional_writes(storage)
         assert [*storage.list()] == []
+
+    def test_creating_where_conditions_are_ignored_leaves_nothing_behind(
+        self, careless_endpoint: S3Endpoint
+    ) -> None:
+        storage = careless_endpoint.storage()
+        for generation in ("repository", "icechunk"):
+            with pytest.raises(UnsafeStorageError, match="ignores conditional writes"):
+                Repository.create(storage, generation=generation)
+            assert [*storage.list()] == []
+
+    def test_what_a_probe_wrote_is_deleted_where_a_repository_exists(
+        self, s3_endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        storage = s3_endpoint.storage()
+        Repository.create(storage)
+        before = [info.key for info in storage.list()]
+        monkeypatch.setattr(probe._passed_create, "locations", set())
+        with pytest.raises(AlreadyExistsError, match="exists already"):
+            Repository.create(storage)
+        assert [info.key for info in storage.list()] == before
 
     @pytest.mark.parametrize("name", ["s3_endpoint", "gcs_endpoint", "azure_endpoint"])
     def test_a_good_store_is_probed_once_and_left_clean(

@@ -133,7 +133,7 @@ def commit_rewritten_manifests(
 
     snapshot_id = retry_after_collection(context.refs, live_tip(context.refs, branch), rewrite)
     details = {"branch": branch, "snapshot_id": snapshot_id}
-    OperationLog(context.storage).add("rewrite_manifests", details)
+    OperationLog(context.storage).add_later("rewrite_manifests", details)
     return snapshot_id
 
 
@@ -142,4 +142,4 @@ def _log_move(
 ) -> None:
     """Log a move of a branch that is not a commit."""
     details = {"branch": branch, "from": str(before), "to": str(after)}
-    OperationLog(context.storage).add(kind, details)
+    OperationLog(context.storage).add_later(kind, details)

@@ -30,17 +30,21 @@ if TYPE_CHECKING:
 
     from icefloe.engine.context import Context
     from icefloe.engine.retention.pins import SnapshotLease
-    from icefloe.formats.port import Refs
+    from icefloe.formats.port import BranchTip, Refs
     from icefloe.model.ids import SnapshotId
 
 
+_Found = TypeVar("_Found")
 _Result = TypeVar("_Result")
 
 
 def live_tip(refs: Refs, branch: str) -> LiveTip:
     """The newest state of a branch; raises RefNotFoundError if the branch does not exist."""
     Revision(branch=branch).check("branch")
-    tip = refs.tip(branch)
+    return _live(refs, branch, refs.tip(branch))
+
+
+def _live(refs: Refs, branch: str, tip: BranchTip | None) -> LiveTip:
     if not isinstance(tip, LiveTip):
         raise missing_branch(refs, branch)
     return tip
@@ -50,10 +54,9 @@ def create_branch(context: Context, branch: str, snapshot_id: str) -> None:
     """Create a branch at a snapshot."""
     check_new_name(branch, "branch")
     target = context.history.resolve(Revision(snapshot_id=snapshot_id))
-    with _pinned_beside(context, target, lambda: context.refs.prepare_branch(branch)) as (
-        pin,
-        create,
-    ):
+    with _pinned_beside(
+        context, target, lambda: context.refs.prepare_branch(branch), lambda create: create
+    ) as (pin, create):
         tip = create(target)
         _confirm(
             context,
@@ -72,10 +75,19 @@ def reset_branch(
     resolve = context.history.resolve
     target = resolve(Revision(snapshot_id=snapshot_id))
     expected = None if from_snapshot_id is None else resolve(Revision(snapshot_id=from_snapshot_id))
-    with _pinned_beside(context, target, lambda: live_tip(context.refs, branch)) as (_, tip):
+    Revision(branch=branch).check("branch")
+    # A collection that has published the branch again before its newest state is found has been
+    # announced before, and one that does so later lets the move fail. What that state says does
+    # not matter for this, so it is read beside the announcements.
+    with _pinned_beside(
+        context,
+        target,
+        lambda: context.refs.find_tip(branch),
+        lambda read: _live(context.refs, branch, read()),
+    ) as (_, tip):
         _check_expected(tip, expected)
         _move(context, tip, target, is_pinned=True)
-    _log(context, "reset_branch", branch=branch, **{"from": tip.snapshot_id, "to": target})
+    _log_later(context, "reset_branch", branch=branch, **{"from": tip.snapshot_id, "to": target})
 
 
 def _check_expected(tip: LiveTip, expected: SnapshotId | None) -> None:
@@ -113,7 +125,7 @@ def delete_branch(context: Context, branch: str, from_snapshot_id: str | None = 
     if from_snapshot_id is not None:
         _check_expected(tip, context.history.resolve(Revision(snapshot_id=from_snapshot_id)))
     retry_after_collection(refs, tip, lambda state: refs.advance(state, None))
-    _log(context, "delete_branch", branch=branch, snapshot_id=tip.snapshot_id)
+    _log_later(context, "delete_branch", branch=branch, snapshot_id=tip.snapshot_id)
 
 
 def create_tag(context: Context, tag: str, snapshot_id: str) -> None:
@@ -121,10 +133,9 @@ def create_tag(context: Context, tag: str, snapshot_id: str) -> None:
     check_new_name(tag, "tag")
     target = context.history.resolve(Revision(snapshot_id=snapshot_id))
     try:
-        with _pinned_beside(context, target, lambda: context.refs.prepare_tag(tag)) as (
-            pin,
-            create,
-        ):
+        with _pinned_beside(
+            context, target, lambda: context.refs.prepare_tag(tag), lambda create: create
+        ) as (pin, create):
             undo = create(target)
             _confirm(context, pin, undo, "create_tag", tag=tag, snapshot_id=target)
     except AlreadyExistsError:
@@ -153,27 +164,33 @@ def delete_tag(context: Context, tag: str) -> None:
     if target is None:
         raise missing_tag(context.refs, tag)
     context.refs.delete_tag(tag)
-    _log(context, "delete_tag", tag=tag, snapshot_id=target)
+    _log_later(context, "delete_tag", tag=tag, snapshot_id=target)
 
 
 @contextlib.contextmanager
 def _pinned_beside(
-    context: Context, target: SnapshotId, work: Callable[[], _Result]
+    context: Context,
+    target: SnapshotId,
+    work: Callable[[], _Found],
+    then: Callable[[_Found], _Result],
 ) -> Iterator[tuple[SnapshotLease | None, _Result]]:
     """Pin a snapshot, and do something else at the same time, the probe of the storage among it.
 
-    Where references check their targets themselves, there is no pin.
+    What comes `then` may be done while the pin is checked. Where references check their targets
+    themselves, there is no pin.
     """
     storage = context.storage
 
-    def probe_and_work() -> _Result:
+    def probe_and_work() -> _Found:
         ensure_conditional_writes(storage)
         return work()
 
     if context.refs.lists_snapshots:
-        yield None, probe_and_work()
+        yield None, then(probe_and_work())
         return
-    with pinned_beside(storage, context.format.layout, target, probe_and_work) as pin_and_result:
+    with pinned_beside(
+        storage, context.format.layout, target, probe_and_work, then
+    ) as pin_and_result:
         yield pin_and_result
 
 
@@ -186,7 +203,7 @@ def _confirm(
 ) -> None:
     """Log what was created, and undo it if the pin was broken before and the snapshot is gone."""
     if pin is None:
-        _log(context, kind, **details)
+        _log_later(context, kind, **details)
         return
     entries: list[str] = []
     try:
@@ -201,5 +218,12 @@ def _confirm(
 
 
 def _log(context: Context, kind: str, **details: object) -> str:
-    plain = {name: str(value) for name, value in details.items()}
-    return OperationLog(context.storage).add(kind, plain)
+    return OperationLog(context.storage).add(kind, _plain(details))
+
+
+def _log_later(context: Context, kind: str, **details: object) -> None:
+    OperationLog(context.storage).add_later(kind, _plain(details))
+
+
+def _plain(details: dict[str, object]) -> dict[str, str]:
+    return {name: str(value) for name, value in details.items()}

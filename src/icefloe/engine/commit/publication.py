@@ -40,11 +40,9 @@ from icefloe.model.record import Record
 from icefloe.model.snapshot import Snapshot
 from icefloe.objects.snapshot_chunks import SnapshotChunks
 from icefloe.storage.concurrency import together
-from icefloe.storage.workers import pool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
+    from collections.abc import Callable, Sequence
 
     from icefloe.changes.conflicts import ConflictSolver
     from icefloe.engine.commit.rebase import ShowTree
@@ -120,14 +118,14 @@ class Publication:
     ) -> Snapshot:
         """Publish the changes; where the branch has moved, rebase them and try again."""
         settings = self._context.settings
-        early: list[Future[BranchTip | None]] = []
-        if not self._context.storage.capabilities.reads_are_immediate:
-            # It is expected that the branch moves: to learn it early saves the attempt to publish.
-            early.append(pool().submit(self._newest))
+        # It is expected that the branch moves: to look at the same time as the first files are
+        # written saves the snapshot, and the attempt to publish it.
+        looks = not self._context.storage.capabilities.reads_are_immediate
 
         def attempt() -> Snapshot:
-            # After a rebase, which read the tip again, an earlier one means nothing.
-            return self._write_and_publish(self.write, message, early.pop() if early else None)
+            nonlocal looks
+            write, looks = self._write_if_unmoved if looks else self.write, False
+            return self._write_and_publish(write, message)
 
         return retry_on_conflict(
             settings,
@@ -157,16 +155,26 @@ class Publication:
         """Write everything of a commit but its reference."""
         return self._write(message, lambda: None)
 
+    def _write_if_unmoved(self, message: CommitMessage) -> UnpublishedCommit:
+        """Like `write`; raises ConflictError if the branch has moved before the snapshot."""
+        return self._write(message, lambda: None, [self._refuse_if_moved])
+
     def write_amended(self, message: CommitMessage) -> UnpublishedCommit:
         """Like `write`, for a commit in place of the one that the tree is based on."""
         history = self._context.history
         return self._write(message, lambda: Replaced(*history.replaceable(self.tree.snapshot)))
 
     def _write(
-        self, message: CommitMessage, replaced: Callable[[], Replaced | None]
+        self,
+        message: CommitMessage,
+        replaced: Callable[[], Replaced | None],
+        more_checks: Sequence[Callable[[], None]] = (),
     ) -> UnpublishedCommit:
         context, tree = self._context, self.tree
-        checks = [partial(context.refs.check_same_repository, self.tip)]
+        checks: list[Callable[[], None]] = [
+            partial(context.refs.check_same_repository, self.tip),
+            *more_checks,
+        ]
         if self._has_first_base:
             checks += self._checks_of_files()
         with tree.packed() as (changes, uploads):
@@ -210,30 +218,22 @@ class Publication:
             raise CommitStateUnknownError(error.message, error.key, str(snapshot_id)) from error
         return self._finish(unpublished)
 
-    def _write_and_publish(
-        self, write: Write, message: CommitMessage, newest: Future[BranchTip | None] | None = None
-    ) -> Snapshot:
-        """Write a commit and publish it, unless the branch's `newest` tip shows that it moved."""
+    def _write_and_publish(self, write: Write, message: CommitMessage) -> Snapshot:
+        """Write a commit and publish it."""
         self._check_no_earlier_attempt_landed()
 
         def write_and_publish(_: LiveTip) -> Snapshot:
-            unpublished = write(message)
-            if newest is not None:
-                self._refuse_if_moved(newest.result())
-            return self.publish(unpublished)
+            return self.publish(write(message))
 
         return retry_after_collection(
             self._context.refs, self.tip, write_and_publish, self._move_to_collected
         )
 
-    def _newest(self) -> BranchTip | None:
-        """The branch's tip; None if it cannot be read, because publishing notices in any case."""
-        with contextlib.suppress(IcefloeError):
-            return self._context.refs.tip(self.tip.branch)
-        return None
-
-    def _refuse_if_moved(self, newest: BranchTip | None) -> None:
+    def _refuse_if_moved(self) -> None:
         """Raise ConflictError if the branch has another snapshot than its tip that we know."""
+        newest: BranchTip | None = None
+        with contextlib.suppress(IcefloeError):  # publishing notices in any case
+            newest = self._context.refs.tip(self.tip.branch)
         if isinstance(newest, LiveTip) and newest.snapshot_id != self.tip.snapshot_id:
             self._seen = str(newest.snapshot_id)
             raise branch_moved(self.tip, newest.snapshot_id)

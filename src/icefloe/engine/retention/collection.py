@@ -268,18 +268,20 @@ class _Collection:
         """All objects, and then what references point to (G1)."""
         layout = self._context.format.layout
 
-        def list_metadata() -> list[StoredObjects]:
-            return each_at_once(
-                self._storage,
-                lambda kind: list_objects(self._storage, layout, kind),
-                _METADATA,
-                self._limits.requests,
-            )
+        objects: dict[ObjectKind, StoredObjects] = {}
+        files: list[CandidateFiles] = []
 
-        metadata, files = together(self._storage, list_metadata, self._lister.list_files)
-        objects = dict(zip(_METADATA, metadata, strict=True))
+        def list_kind(kind: ObjectKind) -> None:
+            if kind is ObjectKind.CHUNK_FILE:
+                files.append(self._lister.list_files())
+            else:
+                objects[kind] = list_objects(self._storage, layout, kind)
+
+        # Chunk files first: most often there are most of them.
+        kinds = (ObjectKind.CHUNK_FILE, *_METADATA)
+        each_at_once(self._storage, list_kind, kinds, self._limits.requests)
         objects[ObjectKind.SNAPSHOT] = self._snapshots(objects[ObjectKind.SNAPSHOT])
-        listed = _Listed(objects, files)
+        listed = _Listed(objects, files[0])
         references, _ = together(
             self._storage,
             lambda: read_references(self._context),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from icefloe.model.ids import SnapshotId
     from icefloe.storage.port import Storage
 
+_Found = TypeVar("_Found")
 _Result = TypeVar("_Result")
 
 _PIN_LIFETIME = timedelta(minutes=10)
@@ -123,22 +124,26 @@ def pinned(storage: Storage, layout: Layout, snapshot_id: SnapshotId) -> Iterato
     Raises:
         SnapshotNotFoundError: If the snapshot is gone, or about to be deleted.
     """
-    with pinned_beside(storage, layout, snapshot_id, lambda: None) as (lease, _):
+    with pinned_beside(storage, layout, snapshot_id, lambda: None, lambda _: None) as (lease, _):
         yield lease
 
 
 @contextlib.contextmanager
 def pinned_beside(
-    storage: Storage, layout: Layout, snapshot_id: SnapshotId, work: Callable[[], _Result]
+    storage: Storage,
+    layout: Layout,
+    snapshot_id: SnapshotId,
+    work: Callable[[], _Found],
+    then: Callable[[_Found], _Result],
 ) -> Iterator[tuple[SnapshotLease, _Result]]:
     """Like `pinned`, with the result of reading something else at the same time.
 
-    Announcements of collections are read after that.
+    Announcements of collections are read after `work`, at the same time as what comes `then`.
     """
     lease = _pin(storage, layout, snapshot_id)
     try:
-        _, result = together(storage, lease.begin, work)
-        lease.take()
+        _, found = together(storage, lease.begin, work)
+        _, result = together(storage, lease.take, lambda: then(found))
         yield lease, result
     finally:
         lease.release_later()

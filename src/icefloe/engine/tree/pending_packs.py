@@ -6,6 +6,8 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
+from icefloe.errors import ConflictError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -89,10 +91,11 @@ class PendingPacks:
     def written_with(self, uploads: Uploads) -> Iterator[ChangeSet]:
         """The changes as they are when all pending chunks are written, which continues meanwhile.
 
-        If the block succeeds, the uploads have ended, and the tree records where its chunks are.
-        If it fails, they are pending as before.
+        If the block succeeds, the uploads have ended, and the tree records where its chunks are;
+        likewise if only the branch has moved. If it fails otherwise, they are pending as before.
         """
         taken = self._take()
+        moved: ConflictError | None = None
         with self._giving_back(taken):
             written = self._packed(taken, only_full=False, uploads=uploads)
             with self._state.lock:
@@ -101,10 +104,13 @@ class PendingPacks:
             try:
                 yield changes
                 uploads.wait()
-            except BaseException:
-                uploads.abandon()
-                raise
+            except BaseException as error:
+                if not uploads.abandon() or not isinstance(error, ConflictError):
+                    raise
+                moved = error
         self._settle(written)
+        if moved is not None:
+            raise moved
 
     def _packed(
         self,

@@ -18,6 +18,7 @@ import msgspec
 from icefloe.errors import (
     ConflictError,
     FormatError,
+    IcefloeError,
     InvalidInputError,
     ObjectNotFoundError,
     ReadOnlyError,
@@ -58,6 +59,14 @@ class _ReadFile(NamedTuple):
     document: RepoDocument
 
 
+class _ReadVersion(NamedTuple):
+    """The bytes of the file, what they say, and the version to replace."""
+
+    data: bytes
+    document: RepoDocument
+    version: ObjectVersion
+
+
 class RepoFile:
     """The file of a repository in a storage, the backups that it leaves, and its settings."""
 
@@ -66,6 +75,8 @@ class RepoFile:
         self._storage = storage
         self._level = DEFAULT_LEVEL
         self._last_read: _ReadFile | None = None
+        self._replaceable: _ReadVersion | None = None
+        """The same with its version, where reading that costs nothing."""
         self._others = UnlockedWriters(storage)
 
     def __getstate__(self) -> Storage:
@@ -79,9 +90,14 @@ class RepoFile:
     def read(self) -> RepoDocument | None:
         """What the file says now; None if there is none."""
         try:
-            return self._parse(self._storage.get(REPO_KEY))
+            if self._storage.capabilities.reads_are_immediate:
+                return self._parse(self._storage.get(REPO_KEY))
+            data, version = self._storage.get_with_version(REPO_KEY)
         except ObjectNotFoundError:
             return None
+        document = self._parse(data)
+        self._replaceable = _ReadVersion(data, document, version)
+        return document
 
     def _parse(self, data: bytes) -> RepoDocument:
         # Other threads read, too: what is returned is what these bytes say.
@@ -199,26 +215,39 @@ class RepoFile:
 
     # --- the update
 
-    def update(self, change: Change, *, is_status: bool = False) -> RepoDocument:
+    def update(
+        self, change: Change, *, is_status: bool = False, is_just_read: bool = False
+    ) -> RepoDocument:
         """Replace the file by its successor, again and again until nobody comes between.
 
         `change` says what is done and which fields change; it raises if that must not be, and
         returns None if there is nothing to do. It is called again for each state.
+
+        If the file was read just before, that state is tried first, which saves a request. It can
+        only be replaced if it is still the newest; what it forbids says nothing.
         """
         ensure_conditional_replace(self._storage)
         backup = ""
         for attempt in range(_MAX_TRIES):
-            data, version = self._read_version()
-            document = self._parse(data)
+            known = self._replaceable if is_just_read and attempt == 0 else None
+            self._replaceable = None  # it may be replaced at any moment, first of all by this
+            data, document, version = known or self._read_version()
             if backup and backup.encode() in document.updates.backups.data:
                 return document  # the answer was lost, and others swapped since
-            if not is_status:
-                check_status(document.status)
-            self._others.warn(document.snapshots.newest)
-            wanted = change(document)
-            if wanted is None:
-                return document
-            kind, fields = wanted
+            try:
+                if not is_status:
+                    check_status(document.status)
+                self._others.warn(document.snapshots.newest)
+                changed = change(document)
+            except IcefloeError:
+                if known is None:
+                    raise
+                continue
+            if changed is None:
+                if known is None:
+                    return document
+                continue
+            kind, fields = changed
             now = utc_now()
             backup = f"repo.{_FAR_FUTURE_MS - microseconds(now) // 1000:014d}.{SnapshotId.random()}"
             successor = document.updated(
@@ -235,9 +264,10 @@ class RepoFile:
                 return successor
         raise ConflictError(f"{REPO_KEY} was replaced by others {_MAX_TRIES} times in a row")
 
-    def _read_version(self) -> tuple[bytes, ObjectVersion]:
+    def _read_version(self) -> _ReadVersion:
         try:
-            return self._storage.get_with_version(REPO_KEY)
+            data, version = self._storage.get_with_version(REPO_KEY)
+            return _ReadVersion(data, self._parse(data), version)
         except ObjectNotFoundError:
             raise FormatError(
                 f"{REPO_KEY} is missing from {self._storage.location}", REPO_KEY

@@ -285,7 +285,7 @@ class RepoRefs(RepoFile, OfficialRefs):
             branches[tip.branch] = snapshot_id
             return UpdateType.BranchReset(tip.branch, before), {"branches": branches}
 
-        document = self.update(change)
+        document = self.update(change, is_just_read=True)
         if snapshot_id is None:
             return DeletedTip(tip.branch, tip.sequence)
         return LiveTip(tip.branch, _sequence(document, tip.branch), snapshot_id)
