@@ -329,6 +329,12 @@ class ChangeSet:
             overlay[node.path] = node
         self.base = base
         self._overlay = overlay
+        # Where the base has a node already, there is no move.
+        self.places = {
+            node_id: path
+            for node_id, path in self.places.items()
+            if (node := base.by_id(node_id)) is None or node.path != path
+        }
 
     def renumbered(self, numbers: Mapping[NodeId, NodeId]) -> ChangeSet:
         """A copy in which some of the new nodes have other ids."""
