@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from icefloe.changes.shared_groups import BARE_GROUP
+from icefloe.errors import AlreadyExistsError
 from icefloe.model import paths
 
 if TYPE_CHECKING:
@@ -50,9 +51,18 @@ def _lost_above(path: str, ours: ChangeSet, head: NodeTable) -> Iterator[str]:
 
 
 def fill_groups(merged: ChangeSet) -> None:
-    """The same for sessions that work together: groups that one of them filled stay."""
+    """The same for sessions that work together: groups that one of them filled stay.
+
+    Raises AlreadyExistsError if one put an array where another put nodes below a group.
+    """
     for node in list(merged.new.values()):
         parent = paths.parent(node.path)
+        above = None if parent is None else merged.get(parent)
+        if above is not None and above.is_array:
+            raise AlreadyExistsError(
+                f"cannot merge: a session replaced the group {parent} by an array, and another one "
+                f"created {node.path} below it; create and delete nodes before you fork"
+            )
         while parent is not None and merged.get(parent) is None:
             group = merged.base.get(parent)
             if group is None or group.is_array:
