@@ -136,7 +136,7 @@ class MergeSides:
     def _drop_common_departures(self) -> None:
         """Drop deletions and moves that the head has, too.
 
-        If other changes of ours need a path that became free, all are retained: over the base, two
+        If our other changes need a path that became free, all are retained: over the base, two
         nodes would have that path.
         """
         ours, head = self._ours, self._head.nodes
