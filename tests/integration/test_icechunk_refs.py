@@ -248,6 +248,18 @@ def test_what_expires_is_released_by_the_official_rules(version: int) -> None:
 
 
 @BOTH
+def test_a_commit_that_deleted_all_nodes_stays_clean_when_its_parents_expire(version: int) -> None:
+    """Its log lists deletions, and expiry gives it the empty first snapshot as its parent."""
+    repo = make(version)
+    repo.revert(repo.lookup_branch("main"), branch="main")
+    repo.expire_snapshots(keep_last=1)
+    report = repo.verify()
+    assert report.is_clean, report
+    first, tip = repo.lookup_branch("main~1"), repo.lookup_branch("main")
+    assert repo.diff(from_snapshot_id=first, to_snapshot_id=tip).is_empty()
+
+
+@BOTH
 def test_histories_that_another_process_expired_are_read_anew(version: int) -> None:
     storage = ClockedStorage(icefloe.in_memory_storage())
     repo = make(version, storage)

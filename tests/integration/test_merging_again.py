@@ -160,6 +160,42 @@ def test_nodes_that_moved_or_went_since_the_first_merge(repository: Repository) 
     assert contents(repository, "main") == contents(repository, "work")
 
 
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_path_that_both_sides_made_free_is_used_again(
+    repository: Repository, is_moved: bool
+) -> None:
+    """Both delete or move a group; one puts arrays at its paths."""
+    repository.merge("work", "main")
+    repository.merge("main", "work")
+
+    def leave(session: Session) -> None:
+        if is_moved:
+            session.move("/main", "/moved")
+        else:
+            session.tree.delete_node("/main")
+
+    def use_again(session: Session) -> None:
+        leave(session)
+        session.tree.set_document("/main", group(new=True))
+        session.tree.set_document("/main/a", array())
+        session.tree.set_chunk("/main/a", (1,), b"\x07")
+        if is_moved:
+            session.tree.set_chunk("/moved/a", (2,), b"\x08")
+
+    commit(repository, "main", leave)
+    commit(repository, "work", use_again)
+    tips = {branch: repository.readonly_session(branch) for branch in BRANCHES}
+    expected = contents(repository, "work")
+    repository.merge("work", "main")
+    assert contents(repository, "main") == expected
+    found = repository.readonly_session("main")
+    assert found.get_node_id("/main/a") == tips["work"].get_node_id("/main/a")
+    if is_moved:
+        assert found.get_node_id("/moved/a") == tips["main"].get_node_id("/moved/a")
+    report = repository.verify()
+    assert report.is_clean, report
+
+
 def test_picks_reverts_and_squashes_after_a_merge(repository: Repository) -> None:
     since = repository.lookup_branch("main")
     merge = repository.merge("work", "main")

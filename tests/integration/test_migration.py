@@ -32,6 +32,8 @@ from icefloe.testing.generations import (
     picture,
     split_every,
 )
+from tests.builders import commit_edit
+from tests.documents import chunks_of, make_tree
 from tests.formats import FORMATS, GENERATIONS, OFFICIAL_FORMATS
 
 if TYPE_CHECKING:
@@ -405,3 +407,35 @@ def test_links_and_copies(tmp_path: Path) -> None:
     assert two.get("c") == two.get("d") == memory.get("f") == b"bytes"
     with pytest.raises(icefloe.StorageError):
         copy_object(one, "a/b", two, "g")
+
+
+@pytest.mark.parametrize("copy_to", [None, "store", "icechunk"])
+@pytest.mark.parametrize("name", {**FORMATS, **OFFICIAL_FORMATS})
+def test_a_commit_whose_parent_expired_is_not_undone_with_all_before_it(
+    name: str, copy_to: str | None
+) -> None:
+    how = {**FORMATS, **OFFICIAL_FORMATS}[name]
+    repository = Repository.create(icefloe.in_memory_storage(), **how)
+    make_tree(repository)
+    commit_edit(repository, lambda session: session.tree.set_chunk("/b", (1,), b"3"))
+    oldest = commit_edit(repository, lambda session: session.tree.set_chunk("/b", (2,), b"4"))
+    repository.create_branch("work", oldest)
+    repository.expire_snapshots(keep_last=1)
+    repository.garbage_collect(timedelta(0))
+    if copy_to is not None:
+        place = icefloe.in_memory_storage()
+        repository.migrate(place, generation=copy_to)
+        repository = Repository.open(place)
+        oldest = repository.lookup_branch("main")
+
+    def chunks() -> list[dict[int, bytes]]:
+        sessions = [repository.readonly_session(branch) for branch in ("main", "work")]
+        return [chunks_of(each, path) for each in sessions for path in ("/g/a", "/b")]
+
+    before = chunks()
+    for apply, branch in ((repository.revert, "main"), (repository.cherry_pick, "work")):
+        with pytest.raises(SnapshotNotFoundError, match=f"what {oldest} changed is not known"):
+            apply(oldest, branch=branch)
+    newest = commit_edit(repository, lambda session: session.tree.set_chunk("/b", (0,), b"0"))
+    repository.revert(newest, branch="main")
+    assert chunks() == before

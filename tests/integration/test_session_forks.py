@@ -234,6 +234,20 @@ def test_forks_that_create_different_arrays_at_one_path_are_refused(session: Ses
     assert session.tree.document("/n") == array()
 
 
+@pytest.mark.parametrize("is_first", [False, True])
+def test_forks_that_put_an_array_over_nodes_of_others_are_refused(
+    session: Session, is_first: bool
+) -> None:
+    one, two = session.fork(), session.fork()
+    one.tree.delete_node("/g")
+    one.tree.set_document("/g", array())
+    two.tree.set_document("/g/new", group())
+    forks = (one, two) if is_first else (two, one)
+    with pytest.raises(AlreadyExistsError, match="created /g/new below it"):
+        session.merge(*forks)
+    assert not session.has_uncommitted_changes, "nothing was merged"
+
+
 def test_deleting_all_chunks_in_a_fork_spares_those_of_others(session: Session) -> None:
     one, two = session.fork(), session.fork()
     set_chunks(one, "/b", [7])

@@ -13,7 +13,7 @@ from icefloe.model.ids import NodeId
 from icefloe.model.nodes import ArrayNode, GroupNode, Node, NodeTable, make_node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, KeysView, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, KeysView, Mapping, Sequence
 
     from icefloe.changes.chunk_edits import ChunkEdits
     from icefloe.changes.linked import LinkedTile
@@ -238,20 +238,46 @@ class ChangeSet:
                 edits.make_explicit(None if node is None else chunks_of(node))
 
     def discard(self, path: str) -> None:
-        """Forget the changes of all nodes at a path and below it, but for moves."""
+        """Forget the changes of all nodes at a path and below it, but for moves.
+
+        New groups stay if a node was moved into them. Deleted nodes stay deleted if their path, or
+        that of a group that they were in, has another node because of a move, or none.
+        """
         parent = paths.parent(path)
-        if parent is not None and self.get(parent) is None:
+        group = None if parent is None else self.get(parent)
+        if parent is not None and group is None:
             return  # what was there is gone with what it was in
-        made = [each.id for each in self.new.values() if paths.is_within(each.path, path)]
+        taken = set(self.places.values())
+        needed = {above for place in taken for above in paths.above(place)}
+        taken.update(node.path for node in self.new.values() if node.path in needed)
+        made = [
+            each.id
+            for each in self.new.values()
+            if paths.is_within(each.path, path) and each.path not in needed
+        ]
+        moved = [key for key, place in self.places.items() if paths.is_within(place, path)]
+        is_below_array = group is not None and group.is_array
         known = [
             each.id
             for place in (path, *self.base.paths_below(path))
-            if (each := self.base.get(place)) is not None and each.id not in self.places
+            if (each := self.base.get(place)) is not None
+            and each.id not in self.places
+            and (each.id not in self.deleted or not (is_below_array or self._is_shut(each, taken)))
         ]
-        for node_id in (*made, *known):
+        for node_id in (*made, *moved, *known):
             for changes in (self.new, self.documents, self.deleted, self.chunks, self.linked):
                 changes.pop(node_id, None)
         self.rebase(self.base)
+
+    def _is_shut(self, node: Node, taken: Collection[str]) -> bool:
+        """Whether other nodes were put at or above the path of a deleted node, or moved away."""
+        if node.path in taken:
+            return True
+        for place in paths.above(node.path):
+            group = self.base.get(place)
+            if place in taken or (group is not None and group.id in self.places):
+                return True
+        return False
 
     def absorb(self, other: ChangeSet) -> None:
         """Add the changes of a cooperating session over the same base; later ones win.
@@ -329,6 +355,12 @@ class ChangeSet:
             overlay[node.path] = node
         self.base = base
         self._overlay = overlay
+        # Where the base has a node already, there is no move.
+        self.places = {
+            node_id: path
+            for node_id, path in self.places.items()
+            if (node := base.by_id(node_id)) is None or node.path != path
+        }
 
     def renumbered(self, numbers: Mapping[NodeId, NodeId]) -> ChangeSet:
         """A copy in which some of the new nodes have other ids."""

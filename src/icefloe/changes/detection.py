@@ -47,6 +47,7 @@ def detect(
     """
     conflicts = [
         *_new_nodes(ours, head),
+        *_arrays_over_nodes(ours, head),
         *_documents(ours, theirs),
         *_chunks(ours, theirs, touched),
         *_hidden_chunks(ours, theirs, head, touched, their_chunks),
@@ -103,6 +104,21 @@ def _new_nodes(ours: ChangeSet, head: NodeTable) -> Iterator[DetectedConflict]:
                 )
                 break
             parent = paths.parent(parent)
+
+
+def _arrays_over_nodes(ours: ChangeSet, head: NodeTable) -> Iterator[DetectedConflict]:
+    """Arrays that we put in place of groups of the base, into which they put nodes."""
+    for node_id in (*ours.new, *ours.places):
+        array = ours.array_by_id(node_id)
+        if array is None:
+            continue
+        existing = head.get(array.path)
+        if existing is not None and not _leaves(ours, existing):
+            continue  # a conflict already
+        if any(not _leaves(ours, each) for each in head.below(array.path)):
+            is_new = node_id in ours.new
+            kind = ConflictType.NewNodeInInvalidGroup if is_new else ConflictType.MoveOfChangedNode
+            yield DetectedConflict(Conflict(kind, _base_path(ours, node_id)), node_id)
 
 
 def _leaves(ours: ChangeSet, node: Node) -> bool:

@@ -12,6 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from icefloe.changes.documents import ATTRIBUTES, merge_documents, parsed, same_document
+from icefloe.errors import AlreadyExistsError
 from icefloe.model import paths
 
 if TYPE_CHECKING:
@@ -118,9 +119,18 @@ def _lost_above(path: str, ours: ChangeSet, head: NodeTable) -> Iterator[str]:
 
 
 def fill_groups(merged: ChangeSet) -> None:
-    """Keep groups that one of several sessions that work together filled, in place."""
+    """Keep groups that one of several sessions that work together filled, in place.
+
+    Raises AlreadyExistsError if one put an array where another put nodes below a group.
+    """
     for node in list(merged.new.values()):
         parent = paths.parent(node.path)
+        above = None if parent is None else merged.get(parent)
+        if above is not None and above.is_array:
+            raise AlreadyExistsError(
+                f"cannot merge: a session replaced the group {parent} by an array, and another one "
+                f"created {node.path} below it; create and delete nodes before you fork"
+            )
         while parent is not None and merged.get(parent) is None:
             group = merged.base.get(parent)
             if group is None or group.is_array:

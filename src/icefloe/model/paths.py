@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from icefloe.errors import InvalidInputError, InvalidTypeError
 from icefloe.model.bounded_text import described
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = "/"
 MAX_PATH_BYTES = 65_535
@@ -47,6 +52,14 @@ def parent(path: str) -> str | None:
         return None
     head, _, _ = path.rpartition("/")
     return head or ROOT
+
+
+def above(path: str) -> Iterator[str]:
+    """The paths of the enclosing groups, the innermost first."""
+    place = parent(path)
+    while place is not None:
+        yield place
+        place = parent(place)
 
 
 def name(path: str) -> str:

@@ -205,6 +205,41 @@ def test_a_moved_child_survives_the_deletion_of_its_old_group() -> None:
     assert list(one.paths_below("/")) == ["/a", "/g"]
 
 
+def test_a_node_stays_deleted_where_another_one_was_moved_to() -> None:
+    changes = ChangeSet(table(a=array(), g=group(), g__b=array()))
+    changes.delete("/g")
+    changes.move("/a", "/g")
+    changes.discard("/g")
+    assert {node.path: node.is_array for node in changes.all_nodes()} == {"/": False, "/g": True}
+    changes.discard("/")
+    assert [node.path for node in changes.all_nodes()] == ["/", "/g"]
+    changes.move("/g", "/a")
+    changes.discard("/")
+    assert changes.is_empty
+
+
+def test_a_node_is_not_restored_below_an_array() -> None:
+    changes = ChangeSet(table(g=group(), g__b=array()))
+    changes.delete("/g")
+    changes.set_document("/g", array())
+    changes.discard("/g/b")
+    assert [node.path for node in changes.all_nodes()] == ["/", "/g"]
+    changes.discard("/g")
+    assert changes.is_empty
+
+
+def test_changes_of_a_moved_node_are_discarded_and_its_move_stays() -> None:
+    changes = ChangeSet(table(a=array()))
+    changes.set_document("/n", group())
+    changes.move("/a", "/n/a")
+    changes.set_document("/n/a", array(2))
+    changes.discard("/n")
+    moved = changes.get("/n/a")
+    assert moved is not None
+    assert moved.document == array()
+    assert changes.get("/n") is not None, "a node below no group would be hidden"
+
+
 def test_two_moves_to_one_path_are_refused() -> None:
     base = table(a=array(), b=array())
     one, two = ChangeSet(base), ChangeSet(base)
@@ -260,7 +295,7 @@ node_paths = st.lists(names, min_size=1, max_size=3).map(lambda s: "/" + "/".joi
 class ChangeSetMachine(RuleBasedStateMachine):
     """A change set over a random base against a dictionary of documents."""
 
-    @initialize(initial=st.sets(node_paths, max_size=6))
+    @initialize(initial=st.sets(node_paths, min_size=2, max_size=6))
     def start(self, initial: set[str]) -> None:
         closed = {"/"}
         for path in initial:
@@ -290,9 +325,10 @@ class ChangeSetMachine(RuleBasedStateMachine):
         self.model = {p: v for p, v in self.model.items() if not paths.is_within(p, path)}
 
     @precondition(lambda self: len(self.model) > 1)
-    @rule(data=st.data(), to=node_paths)
-    def move(self, data: st.DataObject, to: str) -> None:
-        source = data.draw(st.sampled_from(sorted(self.model)))
+    @rule(data=st.data(), name=names)
+    def move(self, data: st.DataObject, name: str) -> None:
+        source, group = (data.draw(st.sampled_from(sorted(self.model))) for _ in range(2))
+        to = f"{group.rstrip('/')}/{name}"
         try:
             self.changes.move(source, to)
         except (AlreadyExistsError, InvalidInputError):
@@ -301,6 +337,38 @@ class ChangeSetMachine(RuleBasedStateMachine):
             to + p[len(source) :] if paths.is_within(p, source) else p: v
             for p, v in self.model.items()
         }
+
+    @rule(data=st.data())
+    def discard(self, data: st.DataObject) -> None:
+        known = {*self.model, *self.base.paths}
+        path = data.draw(st.sampled_from(sorted(known)))
+        self.changes.discard(path)
+        if path != "/" and paths.parent(path) not in self.model:
+            return
+        base = {node.id: node.path for node in self.base}
+        moved = {
+            base[node_id]: place
+            for place, (node_id, _) in self.model.items()
+            if node_id in base and base[node_id] != place
+        }
+        filled = {
+            place
+            for place, (node_id, _) in self.model.items()
+            if node_id not in base and any(paths.is_within(to, place) for to in moved.values())
+        }
+        after = {}
+        for place, (node_id, document) in self.model.items():
+            if not paths.is_within(place, path) or place in filled:
+                after[place] = (node_id, document)
+            elif node_id in base:
+                after[place] = (node_id, group())
+        occupied = {*moved, *moved.values(), *filled}
+        present = {node_id for node_id, _ in self.model.values()}
+        for node in self.base:
+            is_blocked = any(paths.is_within(node.path, place) for place in occupied)
+            if node.id not in present and paths.is_within(node.path, path) and not is_blocked:
+                after[node.path] = (node.id, group())
+        self.model = after
 
     @rule()
     def travel(self) -> None:
@@ -319,6 +387,7 @@ class ChangeSetMachine(RuleBasedStateMachine):
             return
         nodes = {n.path: (n.id, n.document) for n in self.changes.all_nodes()}
         assert nodes == self.model
+        assert all(paths.parent(path) in nodes for path in nodes if path != "/")
 
     @invariant()
     def log_leads_from_the_base_to_here(self) -> None:

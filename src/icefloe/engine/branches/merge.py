@@ -21,7 +21,7 @@ from icefloe.engine.history.merge_base import find_merge_base
 from icefloe.engine.history.net_difference import net_difference
 from icefloe.engine.retention.branch_moves import retry_on_conflict
 from icefloe.engine.retention.pins import check_snapshot, pinned_during
-from icefloe.errors import SessionStateError
+from icefloe.errors import SessionStateError, SnapshotNotFoundError
 from icefloe.model.ids import FIRST_SNAPSHOT_ID
 from icefloe.model.snapshot import merged_mark
 from icefloe.objects.snapshot_chunks import SnapshotChunks
@@ -249,4 +249,17 @@ def _parent(context: Context, snapshot: Snapshot) -> Snapshot:
         raise SessionStateError(
             f"{snapshot.id} is the first snapshot of the repository: it has no changes"
         )
-    return context.files.read_snapshot(snapshot.parent_id)
+    history = context.history
+    # Compared with the first snapshot, which expiry can make its parent, all nodes are changes.
+    is_cut = snapshot.parent_id == FIRST_SNAPSHOT_ID and (
+        history.cuts.root_behind(snapshot.id) is not None or not history.has_whole_log(snapshot)
+    )
+    parent = None if is_cut else history.find(snapshot.parent_id)
+    if parent is None:
+        raise SnapshotNotFoundError(
+            f"what {snapshot.id} changed is not known any more: the commit before it has expired. "
+            "Copy the values that you need from "
+            f"repo.readonly_session(snapshot_id='{snapshot.id}') or an earlier snapshot",
+            str(snapshot.parent_id),
+        )
+    return parent

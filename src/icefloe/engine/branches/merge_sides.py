@@ -56,6 +56,8 @@ class MergeSides:
         self._ours = ours
         self._base_chunks = SnapshotChunks(context.files, base)
         self._head_chunks = SnapshotChunks(context.files, head)
+        self._common_moves: set[NodeId] = set()
+        """Nodes that both sides moved to the same path, if our moves of them are retained."""
 
     def common_appends(self, solver: ConflictSolver) -> dict[NodeId, CommonAppend]:
         """The arrays to which both sides appended; empty unless the solver joins appends."""
@@ -105,13 +107,11 @@ class MergeSides:
         Not what both appended, however equal it is: ours goes behind theirs.
         """
         ours, head = self._ours, self._head.nodes
-        touched = {*ours.new, *ours.documents, *ours.places, *ours.deleted, *ours.chunks}
-        for node_id in touched:
+        for node_id in {*ours.new, *ours.documents}:
             known = head.by_id(node_id)
-            if known is None:
-                ours.deleted.pop(node_id, None)
-            else:
+            if known is not None:
                 self._drop_node(node_id, known, is_appended=node_id in appends)
+        self._drop_common_departures()
         for node_id, edits in ours.chunks.items():
             array = head.array_by_id(node_id)
             if array is not None:
@@ -132,7 +132,28 @@ class MergeSides:
         written = None if is_appended else ours.documents.get(node_id)
         if written is not None and same_document(document(known), written):
             del ours.documents[node_id]
-        if ours.places.get(node_id) == known.path:
+
+    def _drop_common_departures(self) -> None:
+        """Drop deletions and moves that the head has, too.
+
+        If our other changes need a path that became free, all are retained: over the base, two
+        nodes would have that path.
+        """
+        ours, head = self._ours, self._head.nodes
+        deleted = [node_id for node_id in ours.deleted if head.by_id(node_id) is None]
+        moved = {
+            node_id
+            for node_id, place in ours.places.items()
+            if (known := head.by_id(node_id)) is not None and known.path == place
+        }
+        used = {node.path for node in ours.new.values()}
+        used.update(place for node_id, place in ours.places.items() if node_id not in moved)
+        if any(ours.base.get(path) is not None for path in used):
+            self._common_moves = moved
+            return
+        for node_id in deleted:
+            del ours.deleted[node_id]
+        for node_id in moved:
             del ours.places[node_id]
 
     def without_relocated_chunks(
@@ -140,8 +161,8 @@ class MergeSides:
     ) -> TransactionLog:
         """Their changes without disputed chunks that have the same bytes as in the base.
 
-        Also drops our edits whose bytes equal those of the base, or theirs. Reads only chunks
-        without a known checksum.
+        Also drops our edits whose bytes equal those of the base, or theirs, and moves that both
+        sides made. Reads only chunks without a known checksum.
         """
         updated = dict(theirs.updated_chunks)
         for node_id, index in theirs.updated_chunks.items():
@@ -162,7 +183,8 @@ class MergeSides:
         for node_id in theirs.deleted_arrays & self._ours.chunks.keys():
             self._drop_relocated(node_id)
         self._tidy()
-        return msgspec.structs.replace(theirs, updated_chunks=updated)
+        moves = tuple(move for move in theirs.moves if move.node_id not in self._common_moves)
+        return msgspec.structs.replace(theirs, updated_chunks=updated, moves=moves)
 
     def _disputed(self, node_id: NodeId, index: ChunkIndex) -> ChunkIndex | None:
         """Chunks of theirs that we changed, too, or deleted with the whole array."""

@@ -447,14 +447,25 @@ class History:
         """Whether the log of a commit, which is read if not given, has all that differs.
 
         It does not where expiry gave it the first snapshot as its parent, or a migration after an
-        expiry. That has no nodes, so that a complete log lists all nodes of the commit as new.
+        expiry. That has no nodes, so that a complete log lists all nodes of the commit as new, and
+        none as deleted, updated or moved.
         """
         if self.refs.earlier_logs(snapshot.id):
             return False
         if snapshot.parent_id != FIRST_SNAPSHOT_ID:
             return True
         log = self.files.read_transaction_log(snapshot.id) if log is None else log
-        if log is None or log.new_groups | log.new_arrays >= set(snapshot.nodes.node_ids()):
+        if log is None:
+            return True
+        had_nodes = (
+            log.deleted_groups
+            or log.deleted_arrays
+            or log.updated_groups
+            or log.updated_arrays
+            or log.moves
+        )
+        new = log.new_groups | log.new_arrays
+        if not had_nodes and new >= set(snapshot.nodes.node_ids()):
             return True
         # Official programs leave no cut. Elsewhere, a log that lacks something is damaged without.
         is_official = self.files.format.is_official
