@@ -6,6 +6,7 @@ the line. The file names functions; the program that runs it passes these functi
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import Sequence
@@ -366,6 +367,9 @@ def inputs_of(step: AnyStep) -> Sequence[str]:
 def pipeline_schema() -> dict[str, Any]:
     """The JSON Schema of pipeline files, made of the types."""
     schema = msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(Pipeline)))
+    for definition in schema["$defs"].values():
+        if "description" in definition:  # docstrings are indented before Python 3.13
+            definition["description"] = inspect.cleandoc(definition["description"])
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "icefloe pipeline",
