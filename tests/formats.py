@@ -45,6 +45,8 @@ FORMATS: dict[str, dict[str, Any]] = {
     **(OFFICIAL_FORMATS if IS_DEEP else {}),
 }
 """Arguments of `Repository.create` by a short name."""
+EVERY_FORMAT: dict[str, dict[str, Any]] = {**FORMATS, **OFFICIAL_FORMATS}
+"""Those of the official package in every profile, for tests about them."""
 ALL_GENERATIONS = ("repository", "store", "dataset", "icechunk")
 GENERATIONS = ALL_GENERATIONS if IS_DEEP else ALL_GENERATIONS[:-1]
 

@@ -20,7 +20,7 @@ from icefloe.tables.summarize import Summaries, WrittenStatistics
 from icefloe.testing.clock import ClockedStorage
 from icefloe.testing.faults import WRITING
 from icefloe.virtual import reference_files
-from tests.formats import ALL_GENERATIONS, FORMATS, OFFICIAL_FORMATS
+from tests.formats import ALL_GENERATIONS, EVERY_FORMAT
 from tests.virtual.files import month_file
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ FORMS = {
     "moment": r"[0-9]{14}",
     "random": r"[0-9a-f]{12,24}",
 }
-EVERY_FORMAT = FORMATS | OFFICIAL_FORMATS
 Result = TypeVar("Result")
 
 

@@ -34,7 +34,7 @@ from icefloe.testing.generations import (
 )
 from tests.builders import commit_edit
 from tests.documents import chunks_of, make_tree
-from tests.formats import FORMATS, GENERATIONS, OFFICIAL_FORMATS
+from tests.formats import EVERY_FORMAT, FORMATS, GENERATIONS, OFFICIAL_FORMATS
 
 if TYPE_CHECKING:
     from icefloe.storage.port import Storage
@@ -233,8 +233,7 @@ def test_commits_after_expired_ones_differ_from_the_first_by_all_they_have(
     source: str, target: str
 ) -> None:
     """Their logs do not tell of what expired commits did, and the copy has no trace of those."""
-    formats = {**FORMATS, **OFFICIAL_FORMATS}
-    repo = Repository.create(icefloe.in_memory_storage(), **formats[source])
+    repo = Repository.create(icefloe.in_memory_storage(), **EVERY_FORMAT[source])
     for number in range(4):
         with repo.transaction("main", message=f"{number}") as store:
             group = zarr.open_group(store, mode="a")
@@ -245,7 +244,7 @@ def test_commits_after_expired_ones_differ_from_the_first_by_all_they_have(
     first = repo.lookup_branch("main~2")
     for _ in range(2):  # a copy of the copy, too
         place = icefloe.in_memory_storage()
-        how = {"generation": "repository"} | formats[target]
+        how = {"generation": "repository"} | EVERY_FORMAT[target]
         assert repo.migrate(place, **how).problems == ()
         repo = Repository.open(place)
         assert repo.verify().is_clean
@@ -410,12 +409,11 @@ def test_links_and_copies(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("copy_to", [None, "store", "icechunk"])
-@pytest.mark.parametrize("name", {**FORMATS, **OFFICIAL_FORMATS})
+@pytest.mark.parametrize("name", EVERY_FORMAT)
 def test_a_commit_whose_parent_expired_is_not_undone_with_all_before_it(
     name: str, copy_to: str | None
 ) -> None:
-    how = {**FORMATS, **OFFICIAL_FORMATS}[name]
-    repository = Repository.create(icefloe.in_memory_storage(), **how)
+    repository = Repository.create(icefloe.in_memory_storage(), **EVERY_FORMAT[name])
     make_tree(repository)
     commit_edit(repository, lambda session: session.tree.set_chunk("/b", (1,), b"3"))
     oldest = commit_edit(repository, lambda session: session.tree.set_chunk("/b", (2,), b"4"))

@@ -33,7 +33,7 @@ from tests.documents import (
     node_paths,
     set_chunks,
 )
-from tests.formats import FORMATS, OFFICIAL_FORMATS, folder, needs_moves
+from tests.formats import EVERY_FORMAT, FORMATS, folder, needs_moves
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -562,14 +562,14 @@ def test_errors_have_a_kind(session: Session) -> None:
 
 @pytest.mark.parametrize("is_far", [False, True], ids=["near", "far"])
 @pytest.mark.parametrize("with_rebase", [False, True], ids=["commit", "rebase"])
-@pytest.mark.parametrize("name", [*FORMATS, *OFFICIAL_FORMATS])
+@pytest.mark.parametrize("name", EVERY_FORMAT)
 def test_a_commit_lands_in_no_other_repository(name: str, with_rebase: bool, is_far: bool) -> None:
     """Which has as many commits, so that the next entry of the branch is free there, too."""
     storage = icefloe.in_memory_storage()
     place = FarStorage(storage) if is_far else storage
 
     def make(message: str) -> Repository:
-        repo = Repository.create(place, **{**FORMATS, **OFFICIAL_FORMATS}[name])
+        repo = Repository.create(place, **EVERY_FORMAT[name])
         with repo.transaction("main", message=message) as store:
             zarr.create_array(store, name="a", shape=4, chunks=(2,), dtype="i4")[:] = 1
         return repo
@@ -586,7 +586,7 @@ def test_a_commit_lands_in_no_other_repository(name: str, with_rebase: bool, is_
 
 @pytest.mark.parametrize("is_far", [False, True], ids=["near", "far"])
 @pytest.mark.parametrize("way", ["commit", "rebase", "rebase first"])
-@pytest.mark.parametrize("name", [*FORMATS, *OFFICIAL_FORMATS])
+@pytest.mark.parametrize("name", EVERY_FORMAT)
 def test_chunks_that_were_deleted_with_a_new_repository_are_not_committed(
     name: str, way: str, is_far: bool
 ) -> None:
@@ -597,7 +597,7 @@ def test_chunks_that_were_deleted_with_a_new_repository_are_not_committed(
     config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0, chunk_packing=packing)
 
     def make() -> Repository:
-        return Repository.create(place, config, **{**FORMATS, **OFFICIAL_FORMATS}[name])
+        return Repository.create(place, config, **EVERY_FORMAT[name])
 
     late = make().writable_session("main")
     zarr.create_array(late.store, name="a", shape=4, chunks=(2,), dtype="i4")[:] = 2
@@ -613,7 +613,7 @@ def test_chunks_that_were_deleted_with_a_new_repository_are_not_committed(
     assert other.lookup_branch("main") == tip
 
 
-@pytest.mark.parametrize("name", [*FORMATS, *OFFICIAL_FORMATS])
+@pytest.mark.parametrize("name", EVERY_FORMAT)
 def test_many_chunks_that_were_deleted_are_missed_in_a_listing(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -621,7 +621,7 @@ def test_many_chunks_that_were_deleted_are_missed_in_a_listing(
     storage = icefloe.in_memory_storage()
     packing = icefloe.ChunkPackingConfig(max_chunk_bytes=0)
     config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0, chunk_packing=packing)
-    repo = Repository.create(storage, config, **{**FORMATS, **OFFICIAL_FORMATS}[name])
+    repo = Repository.create(storage, config, **EVERY_FORMAT[name])
     session = repo.writable_session("main")
     values = zarr.create_array(session.store, name="a", shape=8, chunks=(2,), dtype="i4")
     values[:] = 2

@@ -29,7 +29,7 @@ from icefloe.testing.requests import FarStorage
 from icefloe.upkeep.checks import log_errors
 from icefloe.upkeep.verification import _overlapping
 from tests.builders import arrays_of_two_kinds
-from tests.formats import FORMATS, GENERATIONS, OFFICIAL_FORMATS, chosen
+from tests.formats import EVERY_FORMAT, GENERATIONS, OFFICIAL_FORMATS, chosen
 from tests.integration.maintained import NATIVE, PACKED, fill, make, names, values
 
 if TYPE_CHECKING:
@@ -497,7 +497,7 @@ def test_a_history_that_breaks_off_is_reported_with_what_is_missing() -> None:
 @pytest.mark.parametrize("number", [1, 2], ids=["first commit", "second commit"])
 def test_a_damaged_log_of_any_commit_is_repaired(name: str, number: int) -> None:
     storage = icefloe.in_memory_storage()
-    repo = Repository.create(storage, **{**FORMATS, **OFFICIAL_FORMATS}[name])
+    repo = Repository.create(storage, **EVERY_FORMAT[name])
     for path in ("a", "b"):
         with repo.transaction("main", message=path) as store:
             zarr.create_array(store, name=path, shape=2, chunks=(1,), dtype="i4")[:] = 1

@@ -39,7 +39,7 @@ from icefloe.model.chunk_refs import InlineRef
 from icefloe.model.manifest import ArrayChunks
 from icefloe.packing.tiles import Tiling
 from tests.documents import array, group
-from tests.formats import FORMATS, OFFICIAL_FORMATS, records_moves
+from tests.formats import EVERY_FORMAT, OFFICIAL_FORMATS, records_moves
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -432,7 +432,7 @@ class PackingMachine(RuleBasedStateMachine):
 
     @initialize(chance=chances, number=st.integers(0, 1))
     def create(self, chance: Random, number: int) -> None:
-        how = (FORMATS | OFFICIAL_FORMATS)[self.formats[number % len(self.formats)]]
+        how = EVERY_FORMAT[self.formats[number % len(self.formats)]]
         self.storage = icefloe.in_memory_storage()
         self.configure(some_config(chance, self.split_share))
         repo = icefloe.Repository.create(self.storage, self.repository_config(), **how)

@@ -43,10 +43,10 @@ def series_file(
     with netCDF4.Dataset(path, "w") as data:
         data.createDimension("time", None)
         data.createDimension("x", width)
-        time = data.createVariable("time", time_type, ("time",))  # type: ignore[call-overload]
+        time = data.createVariable("time", time_type, ("time",))
         time.units = units
         time[:] = first + np.arange(3)
-        data.createVariable("x", x_type, ("x",))[:] = np.arange(width) * step  # type: ignore[call-overload]
+        data.createVariable("x", x_type, ("x",))[:] = np.arange(width) * step
         values = np.arange(3 * width).reshape(3, width) + 1000 * first + 1
         for name in names:
             variable = data.createVariable(name, "f4", ("time", "x"), zlib=True, fill_value=-1)

@@ -205,7 +205,8 @@ def time_period(dim: str, value: Any) -> tuple[np.datetime64, np.datetime64]:
                 start = np.datetime64(text.removesuffix("Z").replace(" ", "T"))
             except ValueError:
                 raise _no_time(dim, text) from None
-            end = start + np.timedelta64(1, np.datetime_data(start.dtype)[0])
+            unit: Any = np.datetime_data(start.dtype)[0]  # of numpy's names of units
+            end = start + np.timedelta64(1, unit)
             return start.astype("M8[us]"), end.astype("M8[us]") - np.timedelta64(1, "us")
     if isinstance(value, datetime):
         moment = np.datetime64(_naive(dim, value), "us")
