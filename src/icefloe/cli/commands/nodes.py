@@ -13,7 +13,6 @@ from icefloe.cli.output import Output
 from icefloe.cli.places import open_place
 from icefloe.cli.views import Column, Drawn, Facts, Records, View
 from icefloe.model import MAIN
-from icefloe.model.nodes import expect_node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -153,6 +152,8 @@ def _array_facts(session: SessionPort, node: Node, *, sizes: bool) -> Facts:
 
 def existing_node(session: SessionPort, path: str) -> Node:
     """The node at a path; raises NodeNotFoundError with names like it."""
+    from icefloe.model.nodes import expect_node  # numpy, which the help need not load
+
     return expect_node(session.get_node(path), path, lambda: session.tree.node_paths("/"))
 
 

@@ -313,12 +313,12 @@ class RefFiles(OfficialRefs):
 
     def delete_tag(self, name: str) -> None:
         """Mark a tag as deleted; its name cannot be given again."""
-        found = self._find("tag", name)
-        if found is None:
+        stored = self._find("tag", name)
+        if stored is None:
             raise RefNotFoundError(f"ref not found `{name}`", name)
         self._others.warn(self._newest)
         try:
-            self._storage.create(_tombstone_of(found[0]), b"")
+            self._storage.create(_tombstone_of(stored[0]), b"")
         except AlreadyExistsError:
             raise RefNotFoundError(f"ref not found `{name}`: it was deleted", name) from None
 
