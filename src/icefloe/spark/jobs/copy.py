@@ -131,7 +131,7 @@ def copy(
     if isinstance(source, Repository):
         source = source.readonly_session(MAIN)
     if isinstance(source, Session):
-        job.add_input(source.snapshot_id)
+        job.add_input(source)
     group_source = GroupSource.of(source)
     check_names(names, group_source.names)
     chosen = group_source.names if names is None else names
