@@ -22,7 +22,7 @@ import msgspec
 from icefloe.config.containers import VirtualChunkContainer
 from icefloe.errors import InvalidInputError, SnapshotNotFoundError
 from icefloe.html_tables import Report, readable_size
-from icefloe.ingest.log import ingested_files
+from icefloe.ingest.log import ingested_files, latest_of
 from icefloe.ingest.sources import find_files
 from icefloe.model import paths
 from icefloe.model.moments import parse_age
@@ -245,8 +245,8 @@ class _PipelineRun:
     def _planned(self, repository: Repository, session: SessionPort, step: AnyStep) -> StepReport:
         if isinstance(step, IngestStep):
             files = self._files(session, step)
-            known = set(ingested_files(session)["url"])
-            new = sum(url not in known for url in files)
+            known = latest_of(session, paths.canonical(step.group), files)
+            new = len(files) - len(known)
             return StepReport(step.label, None, f"{len(files)} files, {new} of them new")
         is_done = self._is_up_to_date(repository, self._target, step)
         return StepReport(step.label, None, "up to date" if is_done else "would run")
