@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from benchmarks import ingest_scale
-from icefloe.ingest import header_batches
+from icefloe.ingest.headers import digest_of_values
 
 FEW, MANY = 300, 1300
 
@@ -15,7 +15,7 @@ FEW, MANY = 300, 1300
 @pytest.fixture
 def _own_digests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restore what the benchmark replaces in its own process."""
-    monkeypatch.setattr(header_batches, "digest_of_values", header_batches.digest_of_values)
+    monkeypatch.setattr("icefloe.ingest.header_batches.digest_of_values", digest_of_values)
 
 
 @pytest.mark.usefixtures("_own_digests")
