@@ -1,6 +1,7 @@
-"""A stream from one repository to another, which is killed after some seconds, or catches up.
+"""A stream from one repository to another, which is killed, or catches up.
 
-Run by `test_table_stream.py` again and again, with the folder of both repositories and the seconds.
+Run by `test_table_stream.py` again and again, with the folder of both repositories. To be killed,
+it also gets the number of batches that this run completes first, and the seconds until it dies.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 from icefloe.spark.engine.local import local_session
 from tests.spark.conftest import QUICK_START
@@ -21,8 +24,16 @@ def die() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
+def die_after(query: Any, batches: int, seconds: float) -> None:
+    """Die some seconds after a number of batches of this run."""
+    while len(query.recentProgress) < batches:
+        time.sleep(0.05)
+    time.sleep(seconds)
+    die()
+
+
 def main() -> None:
-    folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
+    folder, moment = Path(sys.argv[1]), sys.argv[2:]
     spark = local_session(2, memory="1g", config=QUICK_START)
     query = (
         spark.readStream.format("icefloe")
@@ -35,8 +46,9 @@ def main() -> None:
         .trigger(availableNow=True)
         .start(str(folder / "target"))
     )
-    if seconds:
-        threading.Timer(seconds, die).start()
+    if moment:
+        arguments = (query, int(moment[0]), float(moment[1]))
+        threading.Thread(target=die_after, args=arguments, daemon=True).start()
     query.awaitTermination()
     tell("batches", len(query.recentProgress))
 

@@ -16,7 +16,7 @@ from icefloe.engine.retention.candidate_files import LocalFiles
 from icefloe.engine.retention.id_sets import id_bytes
 from icefloe.engine.retention.marking import native_files
 from icefloe.engine.retention.stored_objects import key_ranges, list_in_parts, list_objects
-from icefloe.errors import InvalidInputError, SessionStateError
+from icefloe.errors import IcefloeError, InvalidInputError, SessionStateError
 from icefloe.formats.port import ObjectKind
 from icefloe.model.ids import ChunkFileId, SnapshotId
 from icefloe.spark.engine import runner
@@ -200,6 +200,30 @@ def test_packs_are_rewritten_as_on_one_machine(spark: SparkSession, tmp_path: Pa
     assert repo.verify(deep=True).is_clean
     again = row(floe.rewrite_data_files(spark, repo, **options, small_file_bytes=1))
     assert again["snapshot_id"] is None
+
+
+@pytest.mark.filterwarnings("ignore:Numcodecs codecs")
+def test_jobs_that_cannot_read_everything_commit_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    files = [month_file(data / f"{m}.nc", m) for m in (1, 2)]
+    virtual = repository_beside(data, tmp_path / "virtual")
+    reference_files(virtual.writable_session("main"), files, commit="two months")
+    files[1].unlink()
+    native = repository_with_garbage(tmp_path / "native")
+    lost = used_files(native.readonly_session("main"))[0]
+    (tmp_path / "native" / "chunks" / lost).unlink()
+    options: dict[str, Any] = {"pack_bytes": 20, "max_chunk_bytes": 4}
+    for repo, job in (
+        (virtual, lambda: floe.materialize(spark, virtual)),
+        (native, lambda: floe.rewrite_data_files(spark, native, **options)),
+    ):
+        tip = repo.lookup_branch("main")
+        with pytest.raises(IcefloeError):
+            job()
+        assert repo.lookup_branch("main") == tip
 
 
 def test_history_expires_and_manifests_are_rewritten_by_jobs(

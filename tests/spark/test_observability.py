@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
+from openlineage.client import OpenLineageClient
+from openlineage.client.transport.file import FileConfig, FileTransport
 
 import icefloe
 from icefloe.spark import (
+    JobEvent,
     NewArray,
+    OpenLineageEvents,
+    add_listener,
     copy,
     ingest,
     map_blocks,
@@ -67,6 +73,37 @@ def test_every_commit_of_a_job_has_a_summary(spark: SparkSession, tmp_path: Path
     rows = spark.createDataFrame([(0, 1.5), (1, 2.5)], "z int, v double")
     write_table(rows, other, group="/rows", dims=["z"])
     assert (newest(other).job, newest(other).rows) == ("write_table", 2)
+
+
+def test_the_lineage_of_a_copy_names_both_repositories(spark: SparkSession, tmp_path: Path) -> None:
+    source = filled(spark, tmp_path / "source")
+    target = icefloe.Repository.create(str(tmp_path / "target"))
+    config = FileConfig(log_file_path=str(tmp_path / "events"), append=True)
+    client = OpenLineageClient(transport=FileTransport(config))
+
+    def fail(event: JobEvent) -> None:
+        raise OSError("no connection")
+
+    stops = [add_listener(fail), add_listener(OpenLineageEvents(client))]
+    try:
+        copied = copy(spark, target, source).snapshot_id
+        map_blocks(spark, target, lambda a: a + 1, "a", "b")
+    finally:
+        for stop in stops:
+            stop()
+    lines = (tmp_path / "events").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    assert [each["eventType"] for each in events] == ["START", "COMPLETE"] * 2
+    flows = [
+        [(each["name"], each["facets"]["version"]["datasetVersion"]) for each in event[side]]
+        for event in events[1::2]
+        for side in ("inputs", "outputs")
+    ]
+    first, second = str(tmp_path / "source"), str(tmp_path / "target")
+    assert flows == [
+        [(first, source.lookup_branch("main"))], [(second, copied)],
+        [(second, copied)], [(second, target.lookup_branch("main"))],
+    ]  # fmt: skip
 
 
 def test_commits_of_the_data_source_have_the_same_summary(

@@ -167,6 +167,30 @@ def test_a_file_that_was_staged_and_vanished_is_not_published(
     assert read_array(weather.repo, "t2m", branch="main").shape == (1, 3)
 
 
+def test_a_quarantine_branch_without_a_report_is_removed_by_the_next_run(
+    weather: Weather, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P2: a driver died between the branch and its report, and then a file was corrected."""
+    weather.run()
+    weather.add_day(1, 9999.0)
+    with monkeypatch.context() as patch:
+        # A report begins with a session on the quarantine branch.
+        open_session = icefloe.Repository.writable_session
+
+        def dying_session(repo: icefloe.Repository, branch: str) -> Any:
+            return dying(open_session, not branch.startswith("quarantine"))(repo, branch)
+
+        patch.setattr(icefloe.Repository, "writable_session", dying_session)
+        with pytest.raises(Death):
+            weather.run()
+    (abandoned,) = weather.repo.list_branches() - {"main", "pipeline-weather"}
+    assert read_report(weather.repo, abandoned) is None
+    weather.add_day(1, 290.0)
+    assert weather.run().status == "published"
+    assert weather.repo.list_branches() == {"main"}
+    assert read_array(weather.repo, "t2m", branch="main")[:, 0].tolist() == [280, 290]
+
+
 class Death(BaseException):
     """A driver that dies: nothing catches it."""
 

@@ -244,6 +244,39 @@ def test_a_commit_to_the_staging_branch_during_a_rebase_is_published_too(
     assert repo.list_branches() == {"main"}
 
 
+@pytest.mark.usefixtures("by_numpy")
+def test_a_quarantine_branch_without_a_report_is_removed_by_the_next_call(
+    repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """V3: a driver died between the branch and its report, and then the data were corrected."""
+    staged = write_cells(repo, "staging", a3=99)
+    _die_before_the_report(repo, monkeypatch)
+    abandoned = f"quarantine-staging-{staged[:8]}"
+    assert repo.list_branches() == {"main", "staging", abandoned}
+    assert read_report(repo, abandoned) is None
+    # Branches that are not such ones: of another name, of other data, and with a report.
+    others = {f"quarantine-staging-{staged[:7]}", "quarantine-staging-1CECHNKR", "quarantine-mine"}
+    for branch in others:
+        repo.create_branch(branch, staged)
+    write_cells(repo, "staging", a2=99)
+    refused = publish(NO_SPARK, repo, RANGE, staging="staging", delete_staging=False)
+    assert refused.quarantine is not None
+    assert f"the branch {abandoned} was deleted: it has no report" in caplog.text
+    write_cells(repo, "staging", a2=5, a3=5)
+    assert publish(NO_SPARK, repo, RANGE, staging="staging").published
+    assert repo.list_branches() == {"main", refused.quarantine, *others}
+
+
+def _die_before_the_report(repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(*_: Any) -> Any:
+        raise Death
+
+    with monkeypatch.context() as context:
+        context.setattr(icefloe.Repository, "writable_session", die)
+        with pytest.raises(Death):
+            publish(NO_SPARK, repo, RANGE, staging="staging")
+
+
 class Death(BaseException):
     """A driver that dies: nothing catches it."""
 

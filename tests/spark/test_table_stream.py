@@ -18,12 +18,12 @@ import icefloe
 from icefloe.spark import register_storage_provider
 from icefloe.tables.job_summary import JobSummary
 from tests.builders import read_dataset
+from tests.counting import KILLED, count
 from tests.profiles import IS_DEEP
 from tests.spark.deadly_storage import ARMED, deadly
 from tests.spark.programs import run_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -217,31 +217,37 @@ def test_a_stream_whose_processes_are_killed_writes_everything_once(
     assert len({each["txnAppId"] for each in commits}) == 1
 
 
+KILLS = 20 if IS_DEEP else 2
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not IS_DEEP, reason="starts a JVM for each kill: done by `make test-deep`")
 @pytest.mark.timeout(3600)
-def test_a_stream_that_is_killed_at_random_writes_everything_once(
-    tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
+def test_a_stream_that_is_killed_at_random_writes_everything_once(tmp_path: Path) -> None:
+    """Each kill is at a random moment of a run that has work left."""
     source = icefloe.Repository.create(str(tmp_path / "source"))
     target = icefloe.Repository.create(str(tmp_path / "target"))
     add(source, 1, "2020-01-01", encoding={"v": {"chunks": (1, 4)}, "time": {"chunks": (1,)}})
     chance = Random(2020)
     days_written, killed = 1, 0
-    for _ in range(20):
+    for attempt in range(2 * KILLS + 4):
+        if killed == KILLS:
+            break
         for _ in range(4):
             start = pd.Timestamp("2020-01-01") + pd.Timedelta(days=days_written)
             add(source, 1, str(start.date()), append_dim="time")
             days_written += 1
-        done = run_program("stream_program.py", str(tmp_path), str(chance.uniform(0.1, 5)))
+        moment = (str(attempt % 3), str(chance.uniform(0, 3)))
+        done = run_program("stream_program.py", str(tmp_path), *moment)
         killed += done.code == -signal.SIGKILL
-    assert killed
-    record_property("streams that were killed", killed)
+    assert killed == KILLS
+    count(KILLED, killed)
+    # Some were killed with batches behind them, and all with batches ahead.
+    assert 1 < len(list(target.ancestry(branch="main"))) <= days_written
     for _ in range(4):  # on a busy machine Spark may wait too briefly for its Python workers
-        done = run_program("stream_program.py", str(tmp_path), "0")
+        done = run_program("stream_program.py", str(tmp_path))
         if "batches" in done.told:
             break
-    assert done["batches"] >= 0
+    assert done["batches"] > 0
     xr.testing.assert_equal(read_dataset(target).load(), read_dataset(source).load())
     commits = [info.metadata for info in target.ancestry(branch="main")][:-1]
     # Each batch is one commit, and all are of one query.

@@ -779,6 +779,38 @@ def test_grib_1_with_a_message_twice(tmp_path: Path) -> None:
         reference_files(session_for(tmp_path), path)
 
 
+@pytest.mark.parametrize("edition", [1, 2])
+def test_forecasts_for_the_same_time_are_separated_as_the_error_advises(
+    tmp_path: Path, edition: int
+) -> None:
+    forecasts = {
+        f"20260101_{clock:04}": [
+            grib_message("t", step, 500, edition=edition, keys={"dataTime": clock})
+            for step in (0, 6, 12)
+        ]
+        for clock in (0, 600)
+    }
+    path = grib1_file(tmp_path / "a.grib", [each for some in forecasts.values() for each in some])
+    advice = (
+        r"several forecasts for the same time: those of 20260101_0000 and 20260101_0600\. .*'run'"
+    )
+    with pytest.raises(InvalidInputError, match=advice):
+        reference_files(session_for(tmp_path), path)
+    files = [grib1_file(tmp_path / f"{run}.grib", messages) for run, messages in forecasts.items()]
+    session = session_for(tmp_path)
+    reference_files(session, files, file_coordinates={"run": r"(\d+_\d+)\.grib"})
+    found = opened(session)
+    assert dict(found.t.sizes) == {
+        "run": 2, "time": 4, "isobaricInhPa": 1, "latitude": 9, "longitude": 16,
+    }  # fmt: skip
+    assert found.run.values.tolist() == list(forecasts)
+    for run, file in zip(forecasts, files, strict=True):
+        theirs = by_cfgrib(file)
+        assert theirs.t.dims == ("step", "latitude", "longitude")
+        ours = found.t.sel(run=run, time=theirs.valid_time.values, isobaricInhPa=500)
+        np.testing.assert_array_equal(ours.values, theirs.t.values)
+
+
 def test_grib_1_that_is_damaged(tmp_path: Path) -> None:
     message = grib_message("t", 0, 850, edition=1)
     path = grib1_file(tmp_path / "a.grib", [message[:-20]])

@@ -64,8 +64,8 @@ class Refused(Record, frozen=True):
             where = "outside of the grid or the region"
             if plan.is_append:
                 where = (
-                    "outside of the grid, or not behind its end, where append writes (upsert sets "
-                    "cells that exist)"
+                    "outside of the grid, or not behind its end, where append writes (upsert, or "
+                    "MERGE INTO in SQL, sets existing cells)"
                 )
             parts.append(
                 f"{_rows_are(self.outside)} {where}, e.g. {'; '.join(self.outside_examples)}"

@@ -9,6 +9,7 @@ import pytest
 import zarr
 
 import icefloe
+from icefloe.ingest.log import IngestedFile, record_ingested
 from icefloe.spark.publishing.pipeline_file import load_pipeline
 from icefloe.spark.publishing.pipeline_run import PIPELINE, _PipelineRun
 
@@ -72,6 +73,27 @@ def test_steps_are_repeated_if_what_they_read_was_deleted(folder: Path) -> None:
     finish(target, new_run(folder))
     commit(target, lambda root: root.__delitem__("in/time"))
     assert states(folder) == ["up to date", "would run", "would run"]
+
+
+def test_a_plan_counts_the_files_that_the_group_of_a_step_lacks(tmp_path: Path) -> None:
+    """The entries of these files are read by their keys, and not the complete table."""
+    (tmp_path / "pipeline.yaml").write_text(
+        "name: daily\ntarget: {repository: target, containers: [data]}\n"
+        "sources: {days: {files: data/*.nc}}\n"
+        "steps: [{do: ingest, source: days, group: a/}, {do: ingest, source: days, group: b}]\n"
+    )
+    target = icefloe.Repository.create(str(tmp_path / "target"))
+    (tmp_path / "data").mkdir()
+    for day in range(3):
+        (tmp_path / "data" / f"{day}.nc").write_bytes(b"CDF")
+    session = target.writable_session("main")
+    for group, days in {"/a": 2, "/b": 1}.items():
+        urls = [(tmp_path / "data" / f"{day}.nc").as_uri() for day in range(days)]
+        entries = [IngestedFile(url, "netcdf3", "copy", "ingested", "2026") for url in urls]
+        zarr.create_group(session.store, path=group)
+        record_ingested(session, group, entries)
+    session.commit("ingested")
+    assert states(tmp_path) == ["3 files, 1 of them new", "3 files, 2 of them new"]
 
 
 def test_a_run_copies_one_version_of_a_source(folder: Path) -> None:

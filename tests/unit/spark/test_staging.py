@@ -394,7 +394,10 @@ def test_any_rows_in_any_order_make_the_same_arrays(data: Any) -> None:
 def test_append_says_what_to_do_with_cells_that_exist(repo: icefloe.Repository) -> None:
     write(repo, rows_of(sample()), dims=("time", "x"))
     row = rows_of(sample(1, "2020-01-04")).slice(0, 1)
-    with pytest.raises(InvalidInputError, match=r"1 row is outside .* \(upsert sets cells"):
+    with pytest.raises(
+        InvalidInputError,
+        match=r"1 row is outside .* \(upsert, or MERGE INTO in SQL, sets existing cells\)",
+    ):
         write(repo, pa.concat_tables([row, rows_of(sample(1, "2020-01-05"))]))
     with pytest.raises(InvalidInputError, match=r"no array that is named like .*'other'"):
         write(repo, rows_of(sample(1)[["t"]].rename(t="other")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 
 import pytest
@@ -174,6 +175,19 @@ def test_tables_are_replaced_in_the_text_and_nowhere_else() -> None:
         "WITH w AS (SELECT 'weather' FROM {0} AS `branch_x`) -- weather\n"
         "SELECT weather.t2m, w.* FROM w, {1} TABLESAMPLE (5 PERCENT) AS `s3://b/W`, weather a"
     )
+
+
+@pytest.mark.parametrize(
+    ("clause", "advice"),
+    [
+        ("VERSION AS OF MAWVJPFNWAEB5BSR5HPG", "'MAWVJPFNWAEB5BSR5HPG'; write the snapshot id, "),
+        ("TIMESTAMP AS OF current_timestamp()", "'current_timestamp'; compute the time first"),
+        ("TIMESTAMP AS OF now() - INTERVAL 1 DAY", "'now'; compute the time first"),
+    ],
+)
+def test_a_version_that_is_no_literal_has_advice_for_its_kind(clause: str, advice: str) -> None:
+    with pytest.raises(InvalidInputError, match=re.escape(f"literal, found {advice}")):
+        parse_query(f"SELECT * FROM weather {clause}")
 
 
 @pytest.mark.parametrize("url", ["/data/a", "file:///data/a/b", "s3://b/c", "s3://b/c/d"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import contextmanager
+from posixpath import basename
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from icefloe.model.record import Record
 from icefloe.model.virtual_columns import VirtualColumns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from icefloe.objects.foreign.source import SourceStatus
 
@@ -188,13 +189,10 @@ def _array(
     for column, (axis, values) in enumerate(used):
         order = np.argsort(axis.values)
         coords[:, column] = order[np.searchsorted(axis.values, values, sorter=order)]
-    _, first, counts = np.unique(coords, axis=0, return_index=True, return_counts=True)
+    _, cells, counts = np.unique(coords, axis=0, return_inverse=True, return_counts=True)
     if np.any(counts > 1):
-        twice = messages[int(first[np.argmax(counts > 1)])]
-        raise InvalidInputError(
-            f"{url} has {variable.name} twice for the same time, level and member: one message "
-            f"is at byte {twice.offset}. Keep one of them, for example with `grib_copy`"
-        )
+        same = np.flatnonzero(cells.reshape(-1) == np.argmax(counts > 1))
+        raise _twice(url, variable.name, [messages[number] for number in same.tolist()])
     document = array_document(
         shape=[*(len(axis.values) for axis, _ in used), *grid.shape],
         dtype=np.dtype(np.float64),
@@ -207,6 +205,22 @@ def _array(
     offsets = np.array([message.offset for message in messages], dtype=np.int64)
     lengths = np.array([message.length for message in messages], dtype=np.int64)
     return ParsedArray(document, VirtualColumns.in_one_object(url, coords, offsets, lengths))
+
+
+def _twice(url: str, name: str, messages: Sequence[_Message]) -> InvalidInputError:
+    """The error about messages for one cell: of several forecasts, or of one."""
+    runs = sorted({message.run for message in messages})
+    if len(runs) > 1:
+        return InvalidInputError(
+            f"{url} has {name} of several forecasts for the same time: those of {runs[0]} and "
+            f"{runs[1]}. Write a file for each, for example with `grib_copy {basename(url)} "
+            "'[dataDate]_[dataTime].grib'`, and ingest them with "
+            r"file_coordinates={'run': r'(\d+_\d+)\.grib'}"
+        )
+    return InvalidInputError(
+        f"{url} has {name} twice for the same time, level and member: one message is at byte "
+        f"{messages[0].offset}. Keep one of them, for example with `grib_copy`"
+    )
 
 
 def _settings(variable: _GribVariable, url: str) -> dict[str, Any]:
@@ -233,6 +247,8 @@ class _Message(Record, frozen=True):
     """Equal for messages on the same grid."""
     time: int
     """When its values hold, in seconds since 1970."""
+    run: str
+    """Date and time at which the forecast begins."""
     level: float
     member: int
     offset: int
@@ -287,6 +303,7 @@ def _message(eccodes: Any, handle: int, field: GribField) -> _Message:
         step_type=get("stepType", str, "instant"),
         grid=get("md5GridSection", str, ""),
         time=int(day.astype(np.int64)) + clock // 100 * 3600 + clock % 100 * 60,
+        run=f"{get('dataDate', int, 0):08}_{get('dataTime', int, 0):04}",
         level=get("level", float, 0.0),
         member=get("number", int, 0),
         offset=field.offset,

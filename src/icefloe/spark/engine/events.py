@@ -38,6 +38,8 @@ class JobEvent(Record, frozen=True):
     """The snapshot that the job was based on."""
     arrays: tuple[str, ...]
     summary: JobSummary
+    input_locations: tuple[str, ...] = ()
+    """The repository of each of `summary.input_snapshots`; empty if all are of this one."""
 
 
 def add_listener(listener: Listener) -> Callable[[], None]:

@@ -136,6 +136,12 @@ class OpenLineageEvents:
             )
             return {"version": facet}
 
+        snapshots = summary.input_snapshots
+        locations = event.input_locations or (event.location,) * len(snapshots)
+        inputs = [
+            (_dataset(location), snapshot_id)
+            for location, snapshot_id in zip(locations, snapshots, strict=True)
+        ]
         namespace, name = _dataset(event.location)
         return RunEvent(
             eventType=state,
@@ -143,8 +149,8 @@ class OpenLineageEvents:
             run=Run(runId=run_id, facets={"processing_engine": engine}),
             job=Job(namespace=self._namespace, name=summary.job),
             inputs=[
-                InputDataset(namespace=namespace, name=name, facets=version(each))
-                for each in summary.input_snapshots
+                InputDataset(namespace=store, name=path, facets=version(snapshot_id))
+                for (store, path), snapshot_id in inputs
             ],
             outputs=[
                 OutputDataset(

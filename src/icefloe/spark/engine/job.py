@@ -217,7 +217,7 @@ class Job:
         self.statistics = WrittenStatistics(self.session)
         self._results: list[Results] = []
         self._tasks_run = 0
-        self._inputs: dict[str, None] = {}
+        self._inputs: dict[str, str] = {}
         self.files: int | None = None
         """Files that were ingested, for the summary."""
         self.rows: int | None = None
@@ -228,9 +228,9 @@ class Job:
         """What the job works on, for the Spark UI."""
         return f"{self.options.branch} of {self.repository.storage.location}"
 
-    def add_input(self, snapshot_id: str) -> None:
+    def add_input(self, source: SessionPort) -> None:
         """Note a snapshot that the job reads, for the summary of its commit."""
-        self._inputs[snapshot_id] = None
+        self._inputs[source.snapshot_id] = source.tree.context.storage.location
 
     def base(self) -> Session:
         """Open the snapshot that the job starts from, for reading."""
@@ -239,7 +239,7 @@ class Job:
     def input_session(self, source: Session | None = None) -> Session:
         """Return the session to read inputs from, and note its snapshot; by default, the base."""
         session = source or self.base()
-        self.add_input(session.snapshot_id)
+        self.add_input(session)
         return session
 
     # --- planning
@@ -426,6 +426,7 @@ class Job:
                     parent_id=parent,
                     arrays=plan.arrays,
                     summary=summary,
+                    input_locations=tuple(self._inputs.values()),
                 )
             )
         return JobReport(

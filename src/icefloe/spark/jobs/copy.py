@@ -33,6 +33,7 @@ from icefloe.model.record import Record
 from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.spark.engine.job import Job, JobOptions, JobReport, job_options
+from icefloe.spark.engine.signatures import with_keywords_of
 from icefloe.spark.engine.worker import SessionSpec, unpickled
 from icefloe.spark.jobs.fill import BLOCK_BYTES, Filling, fill, outputs_of
 from icefloe.spark.jobs.inputs import RepositoryArray, ZarrArray, decoded_coordinate
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from icefloe.tables.zarr_arrays import NewArray
 
 
+@with_keywords_of(JobOptions)
 def copy(
     spark: SparkSession,
     repository: Repository | str,
@@ -129,7 +131,7 @@ def copy(
     if isinstance(source, Repository):
         source = source.readonly_session(MAIN)
     if isinstance(source, Session):
-        job.add_input(source.snapshot_id)
+        job.add_input(source)
     group_source = GroupSource.of(source)
     check_names(names, group_source.names)
     chosen = group_source.names if names is None else names

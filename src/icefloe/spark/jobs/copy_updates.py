@@ -64,7 +64,7 @@ def update_copied(
         The report of the job.
     """
     job = Job(spark, repository, "copy", options)
-    job.add_input(source.snapshot_id)
+    job.add_input(source)
     opened = GroupSource.of(source)
     names = [variables] if isinstance(variables, str) else variables
     check_names(names, opened.names)

@@ -24,6 +24,7 @@ from icefloe.model import paths
 from icefloe.model.record import Record
 from icefloe.spark.engine.chunk_tables import WrittenChunks, to_table
 from icefloe.spark.engine.job import Job, JobOptions, JobReport, job_options
+from icefloe.spark.engine.signatures import with_keywords_of
 from icefloe.spark.engine.statistics_outputs import written_output
 from icefloe.spark.engine.tasks import TaskOutput
 from icefloe.spark.engine.worker import SessionSpec
@@ -49,6 +50,7 @@ BLOCK_BYTES = 64 * 1024 * 1024
 """Default size of the blocks of an array that a task holds at a time."""
 
 
+@with_keywords_of(JobOptions)
 def write(
     spark: SparkSession,
     repository: Repository | str,

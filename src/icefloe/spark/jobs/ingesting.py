@@ -33,6 +33,7 @@ from icefloe.spark.engine.job import (
     job_options,
 )
 from icefloe.spark.engine.runner import parallelism
+from icefloe.spark.engine.signatures import with_keywords_of
 from icefloe.spark.engine.worker import SessionSpec
 from icefloe.spark.jobs import ingest_tasks
 from icefloe.spark.jobs.ingest_copies import copy_files
@@ -122,6 +123,7 @@ class IngestReport(Report, frozen=True, eq=False):
         return "\n".join(lines)
 
 
+@with_keywords_of(JobOptions)
 def ingest(
     spark: SparkSession,
     repository: Repository | str,

@@ -14,6 +14,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.model import paths
 from icefloe.model.record import Record
 from icefloe.spark.engine.job import Job, JobOptions, JobReport, job_options
+from icefloe.spark.engine.signatures import with_keywords_of
 from icefloe.spark.engine.worker import SessionSpec
 from icefloe.spark.jobs.fill import BLOCK_BYTES, Filling, fill
 from icefloe.spark.jobs.inputs import (
@@ -42,6 +43,7 @@ BOUNDARIES = ("none", "nearest", "reflect", "periodic")
 BlockType = Literal["numpy", "xarray"]
 
 
+@with_keywords_of(JobOptions)
 def map_blocks(
     spark: SparkSession,
     repository: Repository | str,

@@ -15,6 +15,7 @@ from icefloe.model import paths
 from icefloe.model.record import Record
 from icefloe.spark.engine.job import Job, JobOptions, JobReport, grid_of, job_options
 from icefloe.spark.engine.runner import parallelism
+from icefloe.spark.engine.signatures import with_keywords_of
 from icefloe.spark.engine.worker import SessionSpec
 from icefloe.spark.jobs.fill import Filling, run_filling
 from icefloe.spark.jobs.inputs import InputArray, RepositoryArray, copy_coordinates
@@ -46,6 +47,7 @@ _MAX_SIZES = 12
 _MAX_CHOICES = 20_000
 
 
+@with_keywords_of(JobOptions)
 def rechunk(
     spark: SparkSession,
     repository: Repository | str,

@@ -29,6 +29,7 @@ from icefloe.model.chunk_index import Box
 from icefloe.model.record import Record
 from icefloe.spark.engine.job import Job, JobOptions, JobReport, grid_of, job_options
 from icefloe.spark.engine.runner import parallelism
+from icefloe.spark.engine.signatures import with_keywords_of
 from icefloe.spark.engine.tasks import TaskOutput
 from icefloe.spark.jobs.aggregation import (
     SKETCH_POINTS,
@@ -60,6 +61,7 @@ MAX_DRIVER_BYTES = 128 * 1024 * 1024
 _STATE_BYTES = {"mean": 16, "sum": 16, "std": 24, "var": 24, "count": 8}
 
 
+@with_keywords_of(JobOptions)
 def reduce(
     spark: SparkSession,
     repository: Repository | str,

@@ -8,6 +8,7 @@ import numpy as np
 
 from icefloe.errors import InvalidInputError
 from icefloe.spark.engine.job import Job, JobOptions, JobPlan, JobReport, job_options
+from icefloe.spark.engine.signatures import with_keywords_of
 from icefloe.spark.engine.statistics_outputs import take_statistics, unbound_output
 from icefloe.spark.engine.worker import SessionSpec
 from icefloe.tables.schema import read_variables
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from icefloe.zarr_store.session_port import SessionPort
 
 
+@with_keywords_of(JobOptions)
 def compute_statistics(
     spark: SparkSession,
     repository: Repository | str,

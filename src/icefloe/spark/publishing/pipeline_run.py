@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import time
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,7 +22,7 @@ import msgspec
 from icefloe.config.containers import VirtualChunkContainer
 from icefloe.errors import InvalidInputError, SnapshotNotFoundError
 from icefloe.html_tables import Report, readable_size
-from icefloe.ingest.log import ingested_files
+from icefloe.ingest.log import ingested_files, latest_of
 from icefloe.ingest.sources import find_files
 from icefloe.model import paths
 from icefloe.model.moments import parse_age
@@ -50,7 +51,12 @@ from icefloe.spark.publishing.pipeline_file import (
     inputs_of,
     load_pipeline,
 )
-from icefloe.spark.publishing.publication import delete_if_at, publish, read_report
+from icefloe.spark.publishing.publication import (
+    delete_if_at,
+    publish,
+    read_report,
+    remove_unreported,
+)
 from icefloe.spark.publishing.validation_report import ValidationReport
 from icefloe.storage.access.stores import local_filesystem_store
 from icefloe.tables.job_summary import SUMMARY, JobSummary, joined_summary
@@ -73,6 +79,9 @@ logger = logging.getLogger(__name__)
 
 PIPELINE = "icefloe.pipeline"
 """The property of commits with the pipeline that made them, and its inputs."""
+
+_ATTEMPT = re.compile(r"[0-9a-f]{16}")
+"""The digest at the end of the name of a quarantine branch."""
 
 _NO_HISTORY = (SnapshotNotFoundError, InvalidInputError)
 """Why two snapshots cannot be compared: one is gone, or they have no ancestor in common."""
@@ -236,8 +245,8 @@ class _PipelineRun:
     def _planned(self, repository: Repository, session: SessionPort, step: AnyStep) -> StepReport:
         if isinstance(step, IngestStep):
             files = self._files(session, step)
-            known = set(ingested_files(session)["url"])
-            new = sum(url not in known for url in files)
+            known = latest_of(session, paths.canonical(step.group), files)
+            new = len(files) - len(known)
             return StepReport(step.label, None, f"{len(files)} files, {new} of them new")
         is_done = self._is_up_to_date(repository, self._target, step)
         return StepReport(step.label, None, "up to date" if is_done else "would run")
@@ -253,6 +262,14 @@ class _PipelineRun:
             if validation is not None and not retry:  # P3
                 return PipelineReport(name, "failed", validation=validation, quarantine=quarantine)
             repository.delete_branch(quarantine)  # without a report: of a driver that died
+        if self._staging in branches:
+            remove_unreported(
+                repository,
+                self._staging,
+                self._target,
+                f"quarantine-{name}-",
+                lambda attempt, _: _ATTEMPT.fullmatch(attempt) is not None,
+            )
         was_there = self._stage(repository, branches)
         steps = tuple(self._step(repository, step) for step in self._pipeline.steps)
         base = self._base(repository)

@@ -34,7 +34,7 @@ from icefloe.tables.schema import attributes_of
 from icefloe.tables.table_scan import open_repository
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -140,6 +140,9 @@ def publish(
             f"quarantine={quarantine!r} is the staging branch or the target: name another branch"
         )
     _delete_temporary_branches(opened, staging)
+    remove_unreported(
+        opened, staging, target, f"quarantine-{staging}-", lambda name, tip: name == tip[:8]
+    )
     rebased = False
     for _ in range(_MAX_TRIES):
         staged = opened.lookup_branch(staging)
@@ -277,6 +280,39 @@ def _commits_since(repository: Repository, staged: str, base: str) -> Iterator[S
 
 
 # --- quarantine
+
+
+def remove_unreported(
+    repository: Repository,
+    staging: str,
+    target: str,
+    prefix: str,
+    is_quarantine: Callable[[str, str], bool],
+) -> None:
+    """Delete the quarantine branches of drivers that died before they stored the report (V3).
+
+    Nothing is lost, because the staging branch still has the commits.
+
+    Args:
+        repository: A repository.
+        staging: The staging branch.
+        target: The branch that the staging branch is published to.
+        prefix: How the names of quarantine branches begin.
+        is_quarantine: Whether the rest of a name is that of a quarantine branch of a snapshot.
+    """
+    branches = [each for each in repository.list_branches() if each.startswith(prefix)]
+    if not branches:
+        return
+    base = repository.lookup_branch(target)
+    staged = repository.lookup_branch(staging)
+    staged_ids = {info.id for info in _commits_since(repository, staged, base)}
+    for branch in branches:
+        with suppress(RefNotFoundError, ConflictError):
+            tip = repository.lookup_branch(branch)
+            # The tip of a branch with a report is the commit of the report.
+            if tip in staged_ids and is_quarantine(branch.removeprefix(prefix), tip):
+                repository.delete_branch(branch, from_snapshot_id=tip)
+                logger.warning("publish: the branch %s was deleted: it has no report", branch)
 
 
 def put_into_quarantine(

@@ -15,7 +15,8 @@ from icefloe.errors import InvalidInputError, NodeNotFoundError, RefNotFoundErro
 from icefloe.model import MAIN
 from icefloe.model.bounded_text import shortened
 from icefloe.model.record import Record
-from icefloe.spark.tables.read_table import TableChoice, frame_of
+from icefloe.spark.engine.signatures import with_keywords_of
+from icefloe.spark.tables.read_table import TableChoice, frame_of, table
 from icefloe.tables.metadata_tables import METADATA_TABLES
 from icefloe.tables.schema import read_table_schema, read_variables
 from icefloe.tables.table_scan import open_repository
@@ -23,12 +24,13 @@ from icefloe.tables.versions import SnapshotSelector
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import Unpack
 
     from pyspark.sql import DataFrame, SparkSession
 
     from icefloe.repository import Repository
     from icefloe.spark.statements.references import AsOf
-    from icefloe.spark.tables.read_table import Source
+    from icefloe.spark.tables.read_table import Source, TableKeywords
     from icefloe.zarr_store.session_port import SessionPort
 
 CATALOG = "icefloe"
@@ -38,7 +40,10 @@ _NAME = re.compile(r"[^\W\d]\w*")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|/|\./")
 
 
-def register(spark: SparkSession, source: Source, name: str, **arguments: Any) -> DataFrame:
+@with_keywords_of(table)
+def register(
+    spark: SparkSession, source: Source, name: str, **keywords: Unpack[TableKeywords]
+) -> DataFrame:
     """Register a table for SQL under a name.
 
     `icefloe.spark.sql` reads the newest snapshot of the branch in each query, and only what the
@@ -49,7 +54,7 @@ def register(spark: SparkSession, source: Source, name: str, **arguments: Any) -
         spark: The session, classic or Connect.
         source: A repository, or its URL.
         name: The name of the table and view; an existing one of the same name is replaced.
-        arguments: The other arguments of `table`.
+        keywords: The other arguments of `table`.
 
     Returns:
         The DataFrame of the view.
@@ -61,7 +66,7 @@ def register(spark: SparkSession, source: Source, name: str, **arguments: Any) -
     """
     checked_name(name)
     catalog = catalog_of(spark)
-    entry = RegisteredTable(name, open_repository(source), TableChoice.of(**arguments))
+    entry = RegisteredTable(name, open_repository(source), TableChoice.of(**keywords))
     frame = entry.frame(spark)
     frame.createOrReplaceTempView(name)
     catalog.tables[name.lower()] = entry
@@ -277,8 +282,8 @@ def moment_text(text: str, zone: str) -> str:
 
 def refresh(spark: SparkSession, repository: Repository) -> None:
     """Let the views of plain `spark.sql` show the newest snapshots of a repository."""
-    for table in catalog_of(spark).tables.values():
-        selector = table.choice.selector
+    for entry in catalog_of(spark).tables.values():
+        selector = entry.choice.selector
         follows = selector.tag is None and selector.snapshot_id is None and selector.as_of is None
-        if table.repository.storage.location == repository.storage.location and follows:
-            table.frame(spark).createOrReplaceTempView(table.name)
+        if entry.repository.storage.location == repository.storage.location and follows:
+            entry.frame(spark).createOrReplaceTempView(entry.name)

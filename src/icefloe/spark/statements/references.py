@@ -229,9 +229,13 @@ def _as_of(tokens: Sequence[Token], number: int) -> tuple[Token, AsOf] | None:
         return None
     value = tokens[number + at]
     if value.token_type not in (TokenType.STRING, TokenType.NUMBER):
+        advice = (
+            "write the snapshot id, branch or tag in quotes"
+            if kind in _VERSION_WORDS
+            else "compute the time first, and write it like '2024-01-31 12:00:00'"
+        )
         raise InvalidInputError(
-            f"{kind} AS OF is followed by a literal, found {shortened(value.text)!r}; write a "
-            "snapshot id, branch or tag in quotes, or a time such as '2024-01-31 12:00:00'"
+            f"{kind} AS OF is followed by a literal, found {shortened(value.text)!r}; {advice}"
         )
     if kind in _VERSION_WORDS:
         return value, AsOf(version=value.text)

@@ -7,7 +7,7 @@ Spark. Otherwise Python tasks read the blocks: as lines of cells that the JVM ma
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 import numpy as np
@@ -48,6 +48,29 @@ LOCAL_CHUNKS = 64
 """The driver reads up to this many chunks: each may be a request to the storage."""
 LOCAL_CELLS = 16 * 1024
 """The driver hands up to this many cells to Spark; the JVM makes more of lines."""
+
+
+class TableKeywords(TypedDict, total=False):
+    """The keyword arguments of `table`."""
+
+    group: str
+    variables: Sequence[str] | str | None
+    dims: Sequence[str] | str | None
+    columns: Sequence[str] | str | None
+    sel: Mapping[str, Any] | None
+    isel: Mapping[str, Any] | None
+    where: str | None
+    branch: str | None
+    tag: str | None
+    snapshot_id: str | None
+    as_of: str | datetime | None
+    layout: Layout
+    changed_since: str | None
+    nan_as_null: bool
+    zoned_times: bool
+    decode: bool
+    partition_bytes: int | None
+    local_bytes: int
 
 
 def table(

@@ -14,6 +14,7 @@ from icefloe.model.record import Record
 from icefloe.spark.engine import tasks
 from icefloe.spark.engine.job import Job, JobOptions, JobPlan, JobReport, job_options
 from icefloe.spark.engine.runner import max_failures, parallelism
+from icefloe.spark.engine.signatures import with_keywords_of
 from icefloe.spark.engine.tasks import TaskOutput
 from icefloe.spark.engine.worker import SessionSpec, unpickled
 from icefloe.spark.jobs.fill import outputs_of
@@ -47,6 +48,7 @@ _REFUSED = "refused rows"
 _TASK_CELLS = 16 * 1024 * 1024
 
 
+@with_keywords_of(JobOptions)
 def write_table(
     frame: DataFrame,
     repository: Repository | str,
