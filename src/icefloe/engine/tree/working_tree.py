@@ -553,7 +553,7 @@ class WorkingTree:
             self.check_writable()
             node = self._state.view.array(path)
             self._packs.write_all()
-            table = self.chunk_table(path)
+            table = self._state.view.table_with_hidden(path)
             if table is not None:
                 rearrange(self.changes, node, table, places)
 
