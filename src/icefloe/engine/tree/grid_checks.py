@@ -12,6 +12,8 @@ from icefloe.model.chunk_index import bounding_box, is_inside
 from icefloe.model.segments import Segments
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
     from icefloe.model.chunk_index import Box
@@ -105,6 +107,14 @@ def checked_segments(
                 f"chunk {places[twice[0]].tolist()} of {node.path} is given twice"
             )
     return places, segments
+
+
+def no_bytes(path: str, coords: Sequence[int]) -> InvalidInputError:
+    """The error about a chunk without bytes, in a format that cannot have it."""
+    return InvalidInputError(
+        f"chunk {list(coords)} of {path} has no bytes, which the official format cannot store: "
+        "delete the chunk instead, so that it is read as the fill value, or use another generation"
+    )
 
 
 def check_box(node: ArrayNode, box: Box) -> None:
