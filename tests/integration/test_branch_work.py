@@ -716,15 +716,17 @@ def test_what_our_metadata_hides_of_theirs_is_a_conflict(
         assert node is not None
         assert node.is_array
         (grid,) = node.array.grid_shape or (0,)
-        assert all(place < grid for place in chunks(repository, "/n") if place != 2)
+        assert all(place < grid for place in chunks(repository, "/n"))
         return
     with pytest.raises(RebaseFailedError) as caught:
         repository.merge("work", "main")
     found = [c for c in caught.value.conflicts if c.conflicted_chunks]
+    # The chunk that was there at first is dropped where the array became smaller.
     assert {(c.conflict_type.name, c.path) for c in found} <= {
-        ("ChunksUpdatedInUpdatedArray", "/n")
+        ("ChunksUpdatedInUpdatedArray", "/n"),
+        ("ChunkDoubleUpdate", "/n"),
     }
-    assert [place for c in found for place in c.conflicted_chunks or []] == hidden
+    assert sorted(place for c in found for place in c.conflicted_chunks or []) == hidden
     assert repository.lookup_branch("main") == before
     with pytest.raises(RebaseFailedError):
         repository.merge("main", "work")

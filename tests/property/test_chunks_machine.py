@@ -58,7 +58,14 @@ class Chunks(RuleBasedStateMachine):
         for path, grid in GRIDS.items():
             self.session.tree.set_document(path, array(grid))
         self.model: dict[tuple[str, Coords], bytes] = {}
+        self.length = GRIDS["/line"][0]
+        self.hidden: dict[tuple[str, Coords], bytes] = {}
         self.count = 0
+
+    def place(self, path: str, number: int) -> Coords:
+        """A chunk that can be written."""
+        places = PLACES[path][: self.length] if path == "/line" else PLACES[path]
+        return places[number % len(places)]
 
     def bytes_of(self, size: int) -> bytes:
         """Bytes that no other chunk has."""
@@ -69,7 +76,7 @@ class Chunks(RuleBasedStateMachine):
 
     @rule(path=PATHS, number=st.integers(0, 11), size=SIZES)
     def write_one(self, path: str, number: int, size: int) -> None:
-        place = PLACES[path][number % len(PLACES[path])]
+        place = self.place(path, number)
         self.model[path, place] = data = self.bytes_of(size)
         self.session.tree.set_chunk(path, place, data)
 
@@ -83,7 +90,7 @@ class Chunks(RuleBasedStateMachine):
     def write_many(
         self, path: str, numbers: list[int], sizes: list[int], shape: str, fails_at: int
     ) -> None:
-        places = [PLACES[path][number] for number in numbers if number < len(PLACES[path])]
+        places = list(dict.fromkeys(self.place(path, number) for number in numbers))
         chunks = [self.bytes_of(size) for _, size in zip(places, sizes, strict=False)]
         coords = np.array(places, dtype=np.int64).reshape(len(places), len(GRIDS[path]))
         segments = Segments.of(chunks)
@@ -111,7 +118,7 @@ class Chunks(RuleBasedStateMachine):
 
     @rule(path=PATHS, number=st.integers(0, 11))
     def delete_one(self, path: str, number: int) -> None:
-        place = PLACES[path][number % len(PLACES[path])]
+        place = self.place(path, number)
         self.session.tree.delete_chunk(path, place)
         self.model.pop((path, place), None)
 
@@ -119,6 +126,7 @@ class Chunks(RuleBasedStateMachine):
     def delete_all(self, path: str) -> None:
         self.session.tree.clear_chunks(path)
         self.model = {key: data for key, data in self.model.items() if key[0] != path}
+        self.hidden = {key: data for key, data in self.hidden.items() if key[0] != path}
 
     @rule(by=st.integers(-3, 3))
     def shift(self, by: int) -> None:
@@ -126,9 +134,20 @@ class Chunks(RuleBasedStateMachine):
         moved = {
             (path, (place[0] + by,)): data
             for (path, place), data in self.model.items()
-            if path == "/line" and 0 <= place[0] + by < GRIDS["/line"][0]
+            if path == "/line" and 0 <= place[0] + by < self.length
         }
+        if by:
+            self.hidden = {}
         self.model = {k: d for k, d in self.model.items() if k[0] != "/line"} | moved
+
+    @rule(length=st.integers(1, 12))
+    def set_length(self, length: int) -> None:
+        """By a document, which deletes no chunks: the next commit drops those outside."""
+        self.session.tree.set_document("/line", array((length,)))
+        self.length = length
+        both = self.model | self.hidden
+        self.hidden = {k: d for k, d in both.items() if k[0] == "/line" and k[1][0] >= length}
+        self.model = {k: d for k, d in both.items() if k not in self.hidden}
 
     # --- sessions
 
@@ -145,6 +164,7 @@ class Chunks(RuleBasedStateMachine):
         self.storage.revive()
         if self.session.branch is not None:
             self.session.commit("works")
+        self.hidden = {}
         reader = icefloe.Repository.open(self.storage).readonly_session("main")
         reader.verify_chunks = True
         self.check_batches(reader)
@@ -154,7 +174,7 @@ class Chunks(RuleBasedStateMachine):
     def fork(self, path: str, number: int, size: int) -> None:
         self.commit(False)
         fork = pickle.loads(pickle.dumps(self.session.fork()))
-        place = PLACES[path][number % len(PLACES[path])]
+        place = self.place(path, number)
         self.model[path, place] = data = self.bytes_of(size)
         coords = np.array([place], dtype=np.int64).reshape(1, len(place))
         fork.write_chunks(path, coords, Segments.of([data]))
@@ -172,7 +192,7 @@ class Chunks(RuleBasedStateMachine):
     def read_part(
         self, path: str, number: int, start: int, length: int | None, verify: bool
     ) -> None:
-        place = PLACES[path][number % len(PLACES[path])]
+        place = self.place(path, number)
         found = self.session.get_chunk(path, place, ByteRange(start, length), verify=verify)
         whole = self.model.get((path, place))
         if whole is None:

@@ -661,6 +661,8 @@ class Generation(Record, frozen=True, kw_only=True, dict=True):
     """Whether the format has checksums of chunks and of metadata files."""
     keeps_attribute_files: bool = True
     """Whether large attributes can have files of their own; else they stay in documents."""
+    keeps_empty_chunks: bool = True
+    """Whether chunks of no bytes can be written; those that exist are read and kept in any case."""
     max_chunks: int = 2**63 - 1
     """Chunks that an array may have along a dimension."""
     keeps_manifest_sets: bool = True

@@ -37,7 +37,11 @@ def check_canonical(path: str) -> None:
         return
     if not path.startswith("/"):
         raise InvalidInputError(f"a node path starts with '/', found {path!r}")
-    if "\0" in path or len(path.encode("utf-8", errors="surrogatepass")) > MAX_PATH_BYTES:
+    try:
+        encoded = path.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(f"a node path is valid Unicode, found {path!r}: {error}") from None
+    if "\0" in path or len(encoded) > MAX_PATH_BYTES:
         raise InvalidInputError(f"a node path has no NUL and at most {MAX_PATH_BYTES} bytes")
     for segment in path[1:].split("/"):
         if segment in {"", ".", ".."}:

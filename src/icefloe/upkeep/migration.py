@@ -30,6 +30,7 @@ from icefloe.engine.history.expired_parents import CachedCuts, Cuts
 from icefloe.engine.history.walk import History
 from icefloe.engine.retention.leases import default_holder, lease_on_everything
 from icefloe.engine.retention.marking import read_references
+from icefloe.engine.tree.grid_checks import no_bytes
 from icefloe.errors import (
     AlreadyExistsError,
     InvalidInputError,
@@ -194,6 +195,8 @@ class _Migration:
         self._chunk_files: set[ChunkFileId] = set()
         self._arrays: set[NodeId] = set()
         """All arrays."""
+        self._paths: dict[NodeId, str] = {}
+        """The newest path of each array, for errors."""
         refs = fmt.make_refs(target)
         self._can_move = refs.records_moves
         self._lists_expired = refs.lists_snapshots
@@ -291,6 +294,7 @@ class _Migration:
                 self._attributes.setdefault(node.attributes.file, FileSum())
             if node.is_array:
                 self._arrays.add(node.id)
+                self._paths[node.id] = node.path
                 for ref in node.manifests:
                     self._parts.setdefault(ref.manifest_id, {})[node.id] = node.array.rank
 
@@ -352,8 +356,17 @@ class _Migration:
         for node_id, rank in nodes.items():
             table = manifest.array(node_id, rank)
             if table is not None and len(table):
+                self._check_empty(node_id, table)
                 tables[node_id] = ArrayChunks(table.index, self._ids.chunk_files(table.refs))
         return tables
+
+    def _check_empty(self, node_id: NodeId, table: ArrayChunks) -> None:
+        """Refuse chunks without bytes that the source can have, and the target cannot."""
+        if self._format.keeps_empty_chunks or not self._source.format.keeps_empty_chunks:
+            return
+        empty = np.flatnonzero(table.refs.lengths == 0)
+        if len(empty):
+            raise no_bytes(self._paths[node_id], table.index.coords()[empty[0]].tolist())
 
     def _copy_ahead(self, copy_files: FileCopier, present: Mapping[str, int]) -> None:
         """Copy the chunk files of all manifests."""

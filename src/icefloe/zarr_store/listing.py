@@ -163,16 +163,8 @@ def _next_indices(
 
 
 def _initialised(tree: Tree, path: str) -> npt.NDArray[np.uint64]:
-    """Coordinates of an array's chunks that can be read: those within its grid.
-
-    Others are left by a resize that keeps them, and are visible again when the array grows.
-    """
+    """Coordinates of an array's chunks."""
     node = tree.get_node(path)
     if node is None or not node.is_array:
         return np.empty((0, 1), dtype=np.uint64)
-    coords = tree.chunk_coords(path)
-    grid = node.array.grid_shape
-    if grid is None:
-        return coords
-    inside = (coords < np.array(grid, dtype=np.uint64)).all(axis=1)
-    return coords if inside.all() else coords[inside]
+    return tree.chunk_coords(path)

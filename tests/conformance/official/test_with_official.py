@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import random
 import threading
 from datetime import UTC, datetime, timedelta
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import zarr
+from zarr.core.buffer import default_buffer_prototype
 
 import icefloe
 from icefloe.errors import AlreadyExistsError, ConflictError, IcefloeError
@@ -463,6 +466,45 @@ def test_arrays_that_official_made_smaller_are_no_problem(
     report = ours.verify(deep=True)
     assert report.is_clean, str(report)
     assert agree(local_place)["main"]["x values"] == [1] * 4 + [0] * 6
+
+
+def test_both_drop_chunks_outside_of_a_smaller_document_when_they_commit(
+    local_place: Place, spec_version: int
+) -> None:
+    """A document deletes no chunks, unlike zarr's resize; the array grows again later."""
+    theirs = create_official(local_place, spec_version)
+    ours: Any = icefloe.Repository.open(local_place.ours())
+    session = theirs.writable_session("main")
+    group = zarr.group(session.store)
+    for name in ("by_us", "by_them"):
+        group.create_array(name, shape=(10,), chunks=(2,), dtype="i8")[:] = 1
+    session.commit("long")
+
+    prototype = default_buffer_prototype()
+
+    def set_length(session: Any, name: str, length: int) -> None:
+        key = f"{name}/zarr.json"
+        document = json.loads(asyncio.run(session.store.get(key, prototype)).to_bytes())
+        changed = json.dumps(document | {"shape": [length]}).encode()
+        asyncio.run(session.store.set(key, prototype.buffer.from_bytes(changed)))
+
+    for repo, name in ((ours, "by_us"), (theirs, "by_them")):
+        session = repo.writable_session("main")
+        set_length(session, name, 4)
+        # Before the commit, chunks outside are hidden only.
+        set_length(session, name, 10)
+        assert zarr.open_group(session.store, mode="r")[name][:].tolist() == [1] * 10
+        set_length(session, name, 4)
+        session.commit("short")
+        reader = ours.readonly_session("main")
+        assert reader.chunk_count(f"/{name}") == 2
+    for name in ("by_us", "by_them"):
+        session = theirs.writable_session("main")
+        set_length(session, name, 10)
+        session.commit("long again")
+    state = agree(local_place)["main"]
+    assert state["by_us values"] == state["by_them values"] == [1] * 4 + [0] * 6
+    assert ours.verify(deep=True).is_clean
 
 
 def test_commits_on_split_manifests_are_compared_and_rebased_over(

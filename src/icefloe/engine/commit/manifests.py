@@ -15,12 +15,14 @@ from icefloe.changes.chunk_edits import ChunkEdits, prepare_tables
 from icefloe.changes.linked import LinkedTile, corners, touched_in
 from icefloe.engine.commit.array_parts import ArrayMerger, in_the_way, reached_by
 from icefloe.engine.commit.patched_manifests import InPlaceWriter
+from icefloe.engine.tree.grid_checks import has_box, visible
 from icefloe.formats.port import other_numbers
 from icefloe.model.chunk_index import ChunkIndex
 from icefloe.model.ids import ManifestId, NodeId
 from icefloe.model.manifest import ArrayChunks, ManifestFileInfo
 from icefloe.model.nodes import ArrayNode, ManifestRef
 from icefloe.model.record import Record
+from icefloe.objects.snapshot_chunks import linked_chunks
 from icefloe.packing.manifest_plan import Item, PlannedManifest, Standing, closure, plan_manifests
 from icefloe.packing.splits import Split, split_of, split_of_planned
 
@@ -156,13 +158,15 @@ class ManifestWriter:
         """Take the new references of edited arrays."""
         prepare_tables(self._changes.chunks.values())
         merger = ArrayMerger(self._files, self._chunks, self._settings)
-        for node_id in {**self._changes.linked, **self._changes.chunks}:
-            node = self._changes.array_by_id(node_id)
-            own = self._changes.chunks.get(node_id)
-            linked = self._changes.linked.get(node_id, ())
-            if node is None or not (linked or (own is not None and not own.is_empty)):
+        changes = self._changes
+        for node_id in {**changes.linked, **changes.chunks, **changes.documents}:
+            node = changes.array_by_id(node_id)
+            if node is None:
                 continue
-            edits = ChunkEdits(node.array.rank) if own is None else own
+            linked = changes.linked.get(node_id, ())
+            edits = within_grid(self._files, self._chunks, node, changes)
+            if not linked and edits.is_empty:
+                continue
             merged = merger.merge(node, edits, self._base_refs(node_id), linked)
             index = touched_together(edits, linked, merged.old)
             if index is not None:
@@ -299,6 +303,41 @@ class ManifestWriter:
         if node.id not in self._splits:
             self._splits[node.id] = split_of(node, self._settings, node.num_refs)
         return self._splits[node.id]
+
+
+def within_grid(
+    files: MetadataFiles, chunks: SnapshotChunks, node: ArrayNode, changes: ChangeSet
+) -> ChunkEdits:
+    """The edits of an array, which also delete all of its chunks outside of its grid.
+
+    Some are there if the array became smaller, and nobody deleted them: zarr's resize does, writing
+    a document does not, and others may have written them meanwhile. Committed, they would be
+    visible again when the array grows, where every reader expects the fill value.
+    """
+    edits = changes.chunks.get(node.id)
+    edits = ChunkEdits(node.array.rank) if edits is None else edits
+    tables: list[ArrayChunks | None] = []
+    touched = edits.touched(None)
+    if touched is not None and not has_box(node, touched.box):
+        tables.append(edits.apply(None))
+    base = changes.base.array_by_id(node.id)
+    refs = () if base is None or edits.cleared else base.manifests
+    beyond = [ref for ref in refs if not has_box(node, ref.extents)]
+    if beyond:
+        tables.append(edits.apply(chunks.merged(node, beyond)))
+    tables += [
+        edits.apply(linked_chunks(files, node, tile))
+        for tile in changes.linked.get(node.id, ())
+        if not has_box(node, tile.extents)
+    ]
+    for table in tables:
+        inside = visible(node, table)
+        if table is not None and inside is not table:
+            edits = edits.copy()
+            hidden = table if inside is None else table.without(inside.index)
+            if hidden is not None:
+                edits.delete_many(hidden.index)
+    return edits
 
 
 def touched_together(

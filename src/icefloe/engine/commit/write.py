@@ -20,7 +20,7 @@ import msgspec
 from icefloe.changes.compare import net_moves
 from icefloe.changes.logs import combine
 from icefloe.engine.commit.commit_metadata import check_message, plain_metadata
-from icefloe.engine.commit.manifests import ManifestWriter, touched_together
+from icefloe.engine.commit.manifests import ManifestWriter, touched_together, within_grid
 from icefloe.engine.commit.node_numbers import NodeOrigin, number_nodes
 from icefloe.engine.history.walk import compared_step
 from icefloe.engine.info import Diff
@@ -217,7 +217,16 @@ def touched_chunks(changes: ChangeSet, chunks: SnapshotChunks) -> dict[NodeId, C
 def uncommitted_diff(tree: WorkingTree) -> Diff:
     """The difference between a tree and its snapshot."""
     with tree.lock:
-        log = tree.changes.log(touched_chunks(tree.changes, tree.chunks))
+        changes, chunks = tree.changes, tree.chunks
+        touched = touched_chunks(changes, chunks)
+        for node_id in changes.documents:
+            node = changes.array_by_id(node_id)
+            if node is not None:
+                index = within_grid(tree.context.files, chunks, node, changes).touched(None)
+                both = [each for each in (touched.get(node_id), index) if each is not None]
+                if both:
+                    touched[node_id] = both[0].union(*both[1:])
+        log = changes.log(touched)
         return Diff(log, tree.snapshot.nodes, NodeTable.of(tree.changes.all_nodes()))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icefloe.config.locations import RELATIVE_SCHEME, parse_location
+from icefloe.engine.tree.grid_checks import has_box, visible
 from icefloe.errors import InvalidInputError
 from icefloe.model.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.model.id_columns import encode_column, text_length
@@ -82,10 +83,16 @@ class ArrayReader:
         self._edits = None if edits is None or edits.is_empty else edits
 
     def tables(self, window_refs: int = WINDOW_REFS) -> Iterator[ArrayChunks]:
-        """All references, none twice, in tables of about `window_refs` or of one manifest.
+        """All references in the grid, none twice, in tables of about `window_refs` or one manifest.
 
         Each table is in row-major order. If one is enough, so is the whole.
         """
+        for table in self._tables(window_refs):
+            inside = visible(self._node, table)
+            if inside is not None:
+                yield inside
+
+    def _tables(self, window_refs: int) -> Iterator[ArrayChunks]:
         edits = self._edits
         windows = [] if edits is not None and edits.cleared else list(self._windows(window_refs))
         if edits is not None and len(windows) <= 1:
@@ -149,18 +156,22 @@ class ArrayReader:
         if edits is None:
             return sum(map(self._exact_count, self._node.manifests))
         touched = edits.touched(None)
-        own = edits.apply(None)
-        total = 0 if own is None else len(own)
+        total = self._visible_count(edits.apply(None))
         for ref in () if edits.cleared else self._node.manifests:
             if touched is None or not ref.extents.intersects(touched.box):
                 total += self._exact_count(ref)
             else:
                 table = self._chunks.merged(self._node, [ref])
-                left = None if table is None else table.without(touched)
-                total += 0 if left is None else len(left)
+                total += self._visible_count(None if table is None else table.without(touched))
         return total
 
+    def _visible_count(self, chunks: ArrayChunks | None) -> int:
+        inside = visible(self._node, chunks)
+        return 0 if inside is None else len(inside)
+
     def _exact_count(self, ref: ManifestRef) -> int:
+        if not has_box(self._node, ref.extents):
+            return self._visible_count(self._chunks.merged(self._node, [ref]))
         # Old layouts do not store how many references an array has in a manifest; their readers
         # use the size of its extents instead.
         info = self._infos.get(ref.manifest_id)

@@ -12,9 +12,12 @@ from icefloe.model.chunk_index import bounding_box, is_inside
 from icefloe.model.segments import Segments
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
     from icefloe.model.chunk_index import Box
+    from icefloe.model.manifest import ArrayChunks
     from icefloe.model.nodes import ArrayNode
 
 
@@ -34,6 +37,24 @@ def within_grid(
         return coords.astype(np.uint64), None
     rows = np.flatnonzero(inside)
     return coords[rows].astype(np.uint64), rows
+
+
+def has_box(node: ArrayNode, box: Box) -> bool:
+    """Whether all positions of a box are within the grid; true for a grid of an unknown kind."""
+    grid = node.array.grid_shape
+    return grid is None or all(map(operator.le, box.upper, grid))
+
+
+def visible(node: ArrayNode, chunks: ArrayChunks | None) -> ArrayChunks | None:
+    """The references that readers see: those within the grid; None if there are none.
+
+    Others are left when the array became smaller, until the next commit drops them.
+    """
+    if chunks is None or has_box(node, chunks.index.box):
+        return chunks
+    coords, rows = within_grid(node, chunks.index.coords())
+    assert rows is not None, "the box is around the chunks"
+    return type(chunks).from_sorted(coords, chunks.refs.take(rows)) if len(rows) else None
 
 
 def check_all_in_grid(node: ArrayNode, coords: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
@@ -86,6 +107,14 @@ def checked_segments(
                 f"chunk {places[twice[0]].tolist()} of {node.path} is given twice"
             )
     return places, segments
+
+
+def no_bytes(path: str, coords: Sequence[int]) -> InvalidInputError:
+    """The error about a chunk without bytes, in a format that cannot have it."""
+    return InvalidInputError(
+        f"chunk {list(coords)} of {path} has no bytes, which the official format cannot store: "
+        "delete the chunk instead, so that it is read as the fill value, or use another generation"
+    )
 
 
 def check_box(node: ArrayNode, box: Box) -> None:

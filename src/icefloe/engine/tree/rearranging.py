@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from icefloe.errors import InvalidInputError
-from icefloe.model.chunk_index import ChunkIndex
+from icefloe.model.chunk_index import ChunkIndex, is_inside
 from icefloe.model.manifest import ArrayChunks
 
 if TYPE_CHECKING:
@@ -52,7 +52,12 @@ def reindexed_by(forward: Callable[[tuple[int, ...]], Sequence[int] | None]) -> 
 def rearrange(changes: ChangeSet, node: ArrayNode, table: ArrayChunks, places: Places) -> None:
     """Move the chunks of an array, given as a table, to other places; drop those outside."""
     old = table.index.coords().astype(np.int64)
-    coords = places(old)
+    # Chunks that no reader sees must not come into view.
+    seen = np.arange(len(old))
+    if node.array.grid_shape is not None:
+        seen = np.flatnonzero(is_inside(old, (0,) * node.array.rank, node.array.grid_shape))
+    coords = np.full_like(old, -1)
+    coords[seen] = places(old[seen])
     inside = (coords >= 0).all(axis=1)
     if node.array.grid_shape is not None:
         inside &= (coords < np.array(node.array.grid_shape, dtype=np.int64)).all(axis=1)

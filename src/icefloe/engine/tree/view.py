@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from icefloe.changes.change_set import ChangeSet
-from icefloe.engine.tree.grid_checks import in_grid, within_grid
+from icefloe.engine.tree.grid_checks import in_grid, visible, within_grid
 from icefloe.model import paths
 from icefloe.model.located import Located
 from icefloe.model.nodes import expect_array
@@ -84,7 +84,11 @@ class TreeView(NamedTuple):
         return located
 
     def table(self, path: str) -> ArrayChunks | None:
-        """All references of an array as columns; None if it has none."""
+        """All references of an array within its grid as columns; None if it has none."""
+        return visible(self.array(path), self.table_with_hidden(path))
+
+    def table_with_hidden(self, path: str) -> ArrayChunks | None:
+        """Like `table`, with those outside of the grid, which the next commit drops."""
         node = self.array(path)
         edits = self.changes.chunks.get(node.id)
         table = self.chunks.table(node) if node.manifests else None

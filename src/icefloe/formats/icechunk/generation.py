@@ -48,6 +48,7 @@ ICECHUNK = Generation(
     refs_tell_version=True,
     keeps_checksums=False,
     keeps_attribute_files=False,
+    keeps_empty_chunks=False,
     keeps_manifest_sets=False,
     max_chunks=2**32 - 1,
     is_official=True,

@@ -159,7 +159,7 @@ def _virtual(builder: Builder, refs: ChunkRefs, coords: npt.NDArray[np.uint32]) 
 
 
 def _inline(builder: Builder, refs: ChunkRefs, coords: npt.NDArray[np.uint32]) -> Positions:
-    _check_lengths(refs)
+    # Without bytes, too: official 1.x writes them, and commits carry them on.
     dtype = _record([(0, OFFSET), (1, OFFSET)], coords.shape[1])
     return _write(builder, _filled(dtype, coords), _InlineBytes(refs))
 
