@@ -34,8 +34,7 @@ from icefloe.formats.sequence import SequenceFolder, parse_sequence_name
 from icefloe.model import MAIN
 from icefloe.storage.concurrency import AT_ONCE, each_at_once, together
 from icefloe.storage.keys import check_key
-from icefloe.storage.port import Naming
-from icefloe.storage.presence import is_there
+from icefloe.storage.presence import is_there, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -655,9 +654,8 @@ class SequenceRefs(RefDefaults):
 
     def _any_entries(self) -> list[str]:
         """The same, where that is cheaper with empty folders among them."""
-        if not isinstance(self._storage, Naming):
-            return self._entries()
-        return self._storage.names(self._names.folder)
+        self._require_listing()
+        return names_in(self._storage, self._names.folder)
 
     def _require_listing(self) -> None:
         if not self._storage.capabilities.can_list:

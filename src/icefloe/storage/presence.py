@@ -1,10 +1,11 @@
-"""Whether an object is there."""
+"""Whether an object exists, and which names a folder has."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from icefloe.errors import ObjectNotFoundError
+from icefloe.storage.port import Naming
 
 if TYPE_CHECKING:
     from icefloe.storage.port import Storage
@@ -17,3 +18,8 @@ def is_there(storage: Storage, key: str) -> bool:
     except ObjectNotFoundError:
         return False
     return True
+
+
+def names_in(storage: Storage, folder: str) -> list[str]:
+    """Names of the immediate children of a folder; with empty folders, where that is cheaper."""
+    return storage.names(folder) if isinstance(storage, Naming) else storage.list_dir(folder)

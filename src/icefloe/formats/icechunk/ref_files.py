@@ -37,7 +37,7 @@ from icefloe.model import MAIN
 from icefloe.model.ids import SnapshotId
 from icefloe.storage.concurrency import each_at_once
 from icefloe.storage.keys import check_key
-from icefloe.storage.presence import is_there
+from icefloe.storage.presence import is_there, names_in
 from icefloe.storage.probe import ensure_conditional_replace
 
 if TYPE_CHECKING:
@@ -369,14 +369,21 @@ class RefFiles(OfficialRefs):
         """Refuse a name that is taken, or that some file systems could not tell from one (H-25)."""
         if not self._storage.capabilities.can_list:
             return
-        others = self._names(what, {_REF_FILE})
-        if name in others:
+        prefix = f"{what}."
+        entries = [
+            entry.removeprefix(prefix)
+            for entry in names_in(self._storage, REFS_FOLDER)
+            if entry.startswith(prefix)
+        ]
+        others = [_decoded(entry) if "%" in entry else entry for entry in entries]
+        if name in others and self._find(what, name):
             raise AlreadyExistsError(taken)
-        for other in twins_of(name, list(others)):
-            raise AlreadyExistsError(
-                f"{what} {other!r} exists already; {name!r} differs from it only in case or "
-                "accents, which not every storage can tell apart"
-            )
+        for other in twins_of(name, others):
+            if self._find(what, other):  # a deleted branch may leave an empty folder
+                raise AlreadyExistsError(
+                    f"{what} {other!r} exists already; {name!r} differs from it only in case or "
+                    "accents, which not every storage can tell apart"
+                )
 
 
 def _content(snapshot_id: SnapshotId, collections: int) -> bytes:
