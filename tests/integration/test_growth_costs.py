@@ -78,7 +78,7 @@ def calls_of(name: str, storage: FaultyStorage) -> int:
 
 
 # Not "tag" and "branch": a storage in memory walks through a page of keys to list a folder.
-# test_new_names.py counts their calls on local files.
+# test_growth_on_files.py counts their calls.
 @pytest.mark.parametrize("name", ["open", "commit"])
 def test_work_of_an_operation_does_not_follow_the_history(name: str) -> None:
     calls_of(name, repository(3)[0])  # imports, and what a process keeps

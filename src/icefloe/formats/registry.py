@@ -22,7 +22,7 @@ from icefloe.formats.repository.generation import REPOSITORY
 from icefloe.model import MAIN
 from icefloe.model.record import Record
 from icefloe.storage.concurrency import in_threads
-from icefloe.storage.presence import is_there
+from icefloe.storage.presence import has_any_in, is_there
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -107,7 +107,7 @@ searched for."""
 def _has_sign(storage: Storage, generation: str) -> bool:
     signs = _SIGNS[generation]
     return not signs or any(
-        next(iter(storage.list(sign)), None) is not None
+        has_any_in(storage, sign.removesuffix("/"))
         if sign.endswith("/")
         else is_there(storage, sign)
         for sign in signs

@@ -23,3 +23,10 @@ def is_there(storage: Storage, key: str) -> bool:
 def names_in(storage: Storage, folder: str) -> list[str]:
     """Names of the immediate children of a folder; with empty folders, where that is cheaper."""
     return storage.names(folder) if isinstance(storage, Naming) else storage.list_dir(folder)
+
+
+def has_any_in(storage: Storage, folder: str) -> bool:
+    """Whether a folder has anything in it; an empty folder counts, where that is cheaper."""
+    if isinstance(storage, Naming):
+        return bool(storage.names(folder))
+    return next(iter(storage.list(f"{folder}/")), None) is not None

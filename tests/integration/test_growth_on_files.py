@@ -1,4 +1,4 @@
-"""What a new branch or tag costs among many, on local files."""
+"""How operations on local files grow: work counted by calls, among many references or commits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from icefloe import Repository, local_filesystem_storage
 from tests.calls import count_calls
+from tests.documents import group
 from tests.formats import EVERY_FORMAT
 
 if TYPE_CHECKING:
@@ -37,3 +38,22 @@ def test_a_new_name_takes_a_few_calls_for_each_that_a_folder_has(
         repo.create_branch(f"branch-{number}", tip)
     # The names of a folder are compared in one pass: some differ only in case or accents (H-25).
     assert calls("many") - few <= 200 * 4 + 100
+
+
+@pytest.mark.parametrize("name", EVERY_FORMAT)
+def test_opening_takes_a_few_calls_for_each_doubling_of_the_history(
+    tmp_path: Path, name: str
+) -> None:
+    storage = local_filesystem_storage(tmp_path, durability="none")
+    Repository.create(storage, **EVERY_FORMAT[name])
+
+    def commit(count: int) -> int:
+        for number in range(count):
+            session = Repository.open(storage).writable_session("main")
+            session.tree.set_document("/", group(base=session.snapshot_id))
+            session.commit(f"commit {number}")
+        return count_calls(lambda: Repository.open(storage).readonly_session("main"))
+
+    commit(2)
+    few = commit(10)
+    assert commit(120) - few <= 400
