@@ -36,7 +36,9 @@ def test_a_pipeline_is_run_in_a_terminal_and_says_what_it_did(
     terminal.wait_for("running weather")  # while it takes a while
     screen = terminal.wait_for("ended-1-", 280)  # it worked, and the answer is no
     # Nothing but our own warning: those of Java and bars of Spark are not for people.
-    told, end = [line for line in screen.splitlines() if line and not line.startswith("$")]
+    lines = [line for line in screen.splitlines() if line and not line.startswith("$")]
+    assert len(lines) == 2, screen
+    told, end = lines
     assert told.startswith("publish: pipeline-weather failed validation, see the branch ")
     assert end == "ended-1-"
     report = json.loads((tmp_path / "told.json").read_text())

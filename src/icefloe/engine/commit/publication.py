@@ -14,6 +14,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from icefloe.changes.chunk_edits import prepare_tables
 from icefloe.changes.conflicts import ConflictDetector
 from icefloe.engine.commit.linked_tiles import unlink
 from icefloe.engine.commit.rebase import MergeInputs, rebase_changes
@@ -27,6 +30,7 @@ from icefloe.engine.retention.uncommitted import (
     written_files,
 )
 from icefloe.engine.retention.unsettled import Unsettled
+from icefloe.engine.tree.grid_checks import no_bytes
 from icefloe.errors import (
     CommitStateUnknownError,
     ConflictError,
@@ -44,6 +48,7 @@ from icefloe.storage.concurrency import together
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from icefloe.changes.change_set import ChangeSet
     from icefloe.changes.conflicts import ConflictSolver
     from icefloe.engine.commit.rebase import ShowTree
     from icefloe.engine.context import Context
@@ -180,6 +185,8 @@ class Publication:
         with tree.packed() as (changes, uploads):
             # A snapshot over objects that are gone would only be more garbage.
             self._check_lapsed_lease()
+            if not context.format.keeps_empty_chunks:
+                _check_empty_chunks(changes)
             snapshot = write_commit(
                 context.files,
                 tree.snapshot,
@@ -395,3 +402,18 @@ class Publication:
                 return False
             later = entry
         return True
+
+
+def _check_empty_chunks(changes: ChangeSet) -> None:
+    """Refuse chunks without bytes, where the format cannot have them.
+
+    Not when they are set: a zarr store takes any bytes, and the chunk may still be replaced.
+    """
+    prepare_tables(changes.chunks.values())
+    for node_id, edits in changes.chunks.items():
+        node, table = changes.array_by_id(node_id), edits.apply(None)
+        if node is None or table is None:
+            continue
+        empty = np.flatnonzero(table.refs.lengths == 0)
+        if len(empty):
+            raise no_bytes(node.path, table.index.coords()[empty[0]].tolist())

@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icefloe.engine.tree.grid_checks import (
-    check_all_in_grid,
-    check_box,
-    checked_segments,
-    in_grid,
-    no_bytes,
-)
+from icefloe.engine.tree.grid_checks import check_all_in_grid, check_box, checked_segments, in_grid
 from icefloe.engine.tree.pending_packs import PendingPacks
 from icefloe.engine.tree.view import TreeState, TreeView
 from icefloe.errors import (
@@ -408,8 +402,6 @@ class WorkingTree:
         places, segments = checked_segments(self._state.view.array(path), coords, segments)
         if len(places) == 0:
             return
-        if not segments.lengths.all():
-            self._check_empty(path, places[int(np.argmin(segments.lengths))].tolist())
         tables = write_segments(self.context.chunk_files, places, segments)
         with self.lock:
             # Checked again: while the bytes were written, others may have committed or resized.
@@ -471,16 +463,9 @@ class WorkingTree:
 
     def _check_before_upload(self, path: str, coords: tuple[int, ...], data: BytesLike) -> None:
         """Refuse a chunk before its bytes become an object; small chunks do not, yet."""
-        if not len(data):
-            self._check_empty(path, coords)
         settings = self.context.chunk_files.settings
         if len(data) > max(settings.inline_up_to, settings.packed_up_to):
             self._writable_array(path, coords)
-
-    def _check_empty(self, path: str, coords: Sequence[int]) -> None:
-        """Refuse a chunk without bytes where the format cannot have it."""
-        if not self.context.format.keeps_empty_chunks:
-            raise no_bytes(path, coords)
 
     def _writable_array(self, path: str, coords: tuple[int, ...]) -> ArrayNode:
         """The array of a chunk that may be written."""
@@ -535,8 +520,6 @@ class WorkingTree:
     ) -> None:
         """Make a chunk a range of an object outside of the repository."""
         self._writable_array(path, coords)
-        if ref.length == 0:
-            self._check_empty(path, coords)
         checked = self.context.virtual.check(ref, validate_container=validate_container)
         self._record(path, coords, checked)
 
