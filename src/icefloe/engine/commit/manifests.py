@@ -164,7 +164,7 @@ class ManifestWriter:
             if node is None:
                 continue
             linked = changes.linked.get(node_id, ())
-            edits = within_grid(self._files, self._chunks, node, changes)
+            edits = edits_within_grid(self._files, self._chunks, node, changes)
             if not linked and edits.is_empty:
                 continue
             merged = merger.merge(node, edits, self._base_refs(node_id), linked)
@@ -305,7 +305,7 @@ class ManifestWriter:
         return self._splits[node.id]
 
 
-def within_grid(
+def edits_within_grid(
     files: MetadataFiles, chunks: SnapshotChunks, node: ArrayNode, changes: ChangeSet
 ) -> ChunkEdits:
     """The edits of an array, which also delete all of its chunks outside of its grid.

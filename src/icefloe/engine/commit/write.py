@@ -20,7 +20,7 @@ import msgspec
 from icefloe.changes.compare import net_moves
 from icefloe.changes.logs import combine
 from icefloe.engine.commit.commit_metadata import check_message, plain_metadata
-from icefloe.engine.commit.manifests import ManifestWriter, touched_together, within_grid
+from icefloe.engine.commit.manifests import ManifestWriter, edits_within_grid, touched_together
 from icefloe.engine.commit.node_numbers import NodeOrigin, number_nodes
 from icefloe.engine.history.walk import compared_step
 from icefloe.engine.info import Diff
@@ -222,7 +222,7 @@ def uncommitted_diff(tree: WorkingTree) -> Diff:
         for node_id in changes.documents:
             node = changes.array_by_id(node_id)
             if node is not None:
-                index = within_grid(tree.context.files, chunks, node, changes).touched(None)
+                index = edits_within_grid(tree.context.files, chunks, node, changes).touched(None)
                 both = [each for each in (touched.get(node_id), index) if each is not None]
                 if both:
                     touched[node_id] = both[0].union(*both[1:])
