@@ -444,15 +444,6 @@ class RefDefaults:
     def start_at(self, tip: BranchTip) -> None:
         """Nothing to remember."""
 
-    def tip(self, branch: str) -> BranchTip | None:
-        """Newest state of a branch; None if it never existed."""
-        raise NotImplementedError
-
-    def find_tip(self, branch: str) -> Callable[[], BranchTip | None]:
-        """Find the newest state of a branch, and read it in the same request."""
-        tip = self.tip(branch)
-        return lambda: tip
-
     def check_writable(self, tip: LiveTip) -> None:
         """Every repository can be written to."""
 

@@ -94,6 +94,11 @@ class StateRefs(RefDefaults):
             return None
         return _tip_in(state, branch)
 
+    def find_tip(self, branch: str) -> Callable[[], BranchTip | None]:
+        """Find the newest state of a branch, and read it in the same request."""
+        tip = self.tip(branch)
+        return lambda: tip
+
     def branches(self) -> set[str]:
         """Names of the branches that exist."""
         state = self.read()

@@ -21,6 +21,10 @@ class OfficialRefs(RefDefaults, ABC):
     numbers_moves = False
 
     @abstractmethod
+    def tip(self, branch: str) -> BranchTip | None:
+        """Newest state of a branch; None if it never existed."""
+
+    @abstractmethod
     def tips(self) -> dict[str, BranchTip]:
         """Newest states of all branches."""
 
@@ -35,6 +39,11 @@ class OfficialRefs(RefDefaults, ABC):
     @abstractmethod
     def create_tag(self, name: str, snapshot_id: SnapshotId) -> Callable[[], None]:
         """Create a tag; returns how to undo it."""
+
+    def find_tip(self, branch: str) -> Callable[[], BranchTip | None]:
+        """Find the newest state of a branch, and read it in the same request."""
+        tip = self.tip(branch)
+        return lambda: tip
 
     def prepare_branch(self, branch: str) -> Callable[[SnapshotId], LiveTip]:
         """Read nothing yet: what a branch depends on is checked when it is created."""
